@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -83,7 +84,11 @@ class PinnedBackend final : public at::HostAllocator {
     if (captures_.is_on() && captures_.keeps(ptr)) [[unlikely]] {
       return;
     }
-    check(larder_free(opened(), ptr));
+    larder* host = opened();
+    check(larder_free(host, ptr));
+    if (const size_t most = max_cached(); most != kAll) [[unlikely]] {
+      check(larder_release_above(host, 0, most, nullptr));
+    }
   }
 
   // Whether the memory is ours. The context says it, and where somebody wrapped the memory, the
@@ -233,12 +238,26 @@ class PinnedBackend final : public at::HostAllocator {
   static inline std::atomic<PinnedBackend*> installed{nullptr};
 
  private:
+  static constexpr size_t kAll = std::numeric_limits<size_t>::max();
+
+  // Larger blocks than this are not cached: they go back once copies are done.
+  static size_t max_cached() {
+#if LARDER_TORCH >= 213
+    return c10::CachingAllocator::AcceleratorAllocatorConfig::pinned_max_cached_size();
+#else
+    return kAll;
+#endif
+  }
+
   // Large blocks are whole pages: what reads files past the system's cache, or shares pages, counts
   // on it.
   static larder_status take(larder* host, size_t size, void** ptr) {
     constexpr size_t kSmall = size_t{1} << 20, kPage = 4096;
     const size_t whole = size <= kSmall ? size : (size + kPage - 1) / kPage * kPage;
     static void* const work = larder_host_stream();
+    if (const size_t most = max_cached(); most != kAll) [[unlikely]] {
+      check(larder_release_above(host, 0, most, nullptr));
+    }
     const larder_status status = larder_malloc(host, 0, whole, work, ptr);
     if (auto kept = take_exception()) [[unlikely]] {
       if (status == LARDER_OK) {
@@ -319,7 +338,9 @@ class PinnedBackend final : public at::HostAllocator {
     }
     const bool is_said = names(given, "pinned_num_register_threads");
     check(larder_set_pinning(host, how, is_said ? Cuda::pinned_num_register_threads() : 0));
-    helper_.run(host, Common::pinned_use_background_threads());
+    larder_pinned_keeping keeping;
+    check(larder_get_pinned_keeping(host, &keeping));
+    helper_.run(host, Common::pinned_use_background_threads(), keeping);
   }
 
   static c10::CachingAllocator::DurationStat to_torch(const larder_timed_calls& calls) {

@@ -485,6 +485,7 @@ def main():
         "version": version,
         "step_ms": step_ms,
         "held_bytes": torch.cuda.memory_stats().get("reserved_bytes.all.peak", 0),
+        "pinned_bytes": torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0),
         "on_larder": is_on_larder(),
     }
     print(json.dumps(outcome), flush=True)

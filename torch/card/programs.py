@@ -18,6 +18,8 @@ import clients
 from processes import in_turns, prepared, start
 
 COLUMNS = ("native", "larder", "larder, tight")
+# Ours keeps pinned memory of the host too.
+PINNED = {"LARDER_CONF": "pinned:larder"}
 # The engine as its users start it first: what it is called, the words for it, and how many turns it
 # has.
 ENGINES = {
@@ -66,7 +68,12 @@ def run(options):
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
         started = {
             (name, allocator): start(
-                allocator, "clients.py", name, "--wait", more=more.get(name), limit_s=BATCH_LIMIT_S
+                allocator,
+                "clients.py",
+                name,
+                "--wait",
+                more={**PINNED, **(more.get(name) or {})},
+                limit_s=BATCH_LIMIT_S,
             )
             for name in batch
             for allocator in COLUMNS
@@ -94,7 +101,8 @@ def prepared_engines(options):
 
 def start_engine(name, allocator):
     _, words, turns = ENGINES[name]
-    more = {"VLLM_CACHE_ROOT": os.path.join(tempfile.gettempdir(), f"larder-{name}")}
+    cache = os.path.join(tempfile.gettempdir(), f"larder-{name}")
+    more = {"VLLM_CACHE_ROOT": cache, **PINNED}
     words = (*words, "--turns", str(turns), "--wait")
     return start(allocator, "serving.py", *words, more=more, limit_s=ENGINE_LIMIT_S)
 
@@ -112,8 +120,8 @@ def preloaded():
 PREAMBLE = """# What people run
 
 Programs of libraries that nobody here wrote, each in processes of its own: with PyTorch's own
-allocator, by `python -m larder`, and with `--policy tight`. They are `torch/card/clients.py` and,
-for vLLM, `torch/card/serving.py`; this page is written by
+allocator, by `python -m larder`, and with `--policy tight`, both with `LARDER_CONF=pinned:larder`.
+They are `torch/card/clients.py` and, for vLLM, `torch/card/serving.py`; this page is written by
 
 ```sh
 # with a network; then take target/gpu, target/bundle and torch/card to the card
@@ -123,7 +131,8 @@ OUT=results target/gpu/run.sh torch clients
 ```
 
 What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its
-process holds of the card. Programs are prepared side by side and timed alone: small ones for a
+process holds of the card. Pinned memory of the host is the most that its statistics say was held,
+natively and on Larder. Programs are prepared side by side and timed alone: small ones for a
 dozen steps, which take some milliseconds, so that their times are rough; the engines in turns of
 three rounds of 128 requests (eager: one), of which the fastest counts, since a virtual machine is
 slow now and then for a second; the rate is the median of the turns. Results are compared to the
@@ -170,23 +179,24 @@ def sleeps(results):
 
 def table(results):
     yield (
-        "| program | version | native | Larder | tight | results | speed to native's: Larder, "
-        "tight | what it needs |"
+        "| program | version | native | Larder | tight | pinned: native, Larder | results | speed "
+        "to native's: Larder, tight | what it needs |"
     )
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for name in NAMES:
         if not any(key[0] == name for key in results):
             continue
         native, larder, tight = (results.get((name, allocator)) for allocator in COLUMNS)
         if native is not None and "missing" in native:
-            yield f"| {name} | not tried: {native['missing']} is not installed | | | | | | |"
+            yield f"| {name} | not tried: {native['missing']} is not installed | | | | | | | |"
             continue
         version = next((result["version"] for result in (native, larder, tight) if result), "")
         held = " | ".join(map(held_words, (native, larder, tight)))
         needs = NEEDS.get(name, "")
         title, *_ = ENGINES.get(name, (name,))
         yield (
-            f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | "
+            f"| {title} | {version} | {held} | {pinned_words(native, larder)} | "
+            f"{same_words(native, larder, tight)} | "
             f"{speed_words(native, larder, tight)} | {needs} |"
         )
 
@@ -196,6 +206,14 @@ def held_words(result):
         return "fails"
     held_mib = result["held_mib"] if "held_mib" in result else result["held_bytes"] / 2**20
     return f"{held_mib:,.0f} MiB"
+
+
+def pinned_words(*results):
+    """What was held of the host's pinned memory, where there was any."""
+    held = [result.get("pinned_bytes") if result else None for result in results]
+    if not any(held):
+        return ""
+    return ", ".join("-" if size is None else f"{size / 2**20:,.1f} MiB" for size in held)
 
 
 def same_words(native, larder, tight):

@@ -100,6 +100,7 @@ def look(_worker):
         "pid": os.getpid(),
         "on_larder": larder is not None and larder.torch.is_installed(),
         "reserved_mib": torch.cuda.memory_reserved() >> 20,
+        "pinned_bytes": torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0),
         "counts": [
             stats[name]
             for name in (
@@ -258,6 +259,7 @@ def main():
         "tokens_a_second": [max(rates) for rates in turns],
         "rounds": turns,
         "held_mib": process_holds_mib(seen["pid"]) or seen["reserved_mib"],
+        "pinned_bytes": seen["pinned_bytes"],
         "started_s": started_s,
         "steps": steps,
         "counts": counts,

@@ -5,7 +5,23 @@ import unittest
 
 import torch
 
-from allocator_case import AllocatorCase, BusyStream, configure, holds, run_in_threads
+from allocator_case import (
+    AllocatorCase,
+    BusyStream,
+    configure,
+    holds,
+    output_of,
+    run_in_threads,
+    start_child,
+)
+
+try:
+    import larder
+except ImportError:
+    larder = None
+
+is_larder = larder and larder.torch.is_installed()
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 HOST_REGISTER = ("pinned_use_cuda_host_register:True", "pinned_num_register_threads:8")
 
@@ -180,6 +196,63 @@ class PinnedCase(AllocatorCase):
             del source, on_device
             stream.synchronize()
             self.assertTrue(holds(result, round_number + 1))
+
+
+@unittest.skipUnless(is_larder, "PyTorch's own allocator has no such settings")
+class KeepingCase(AllocatorCase):
+    """Larder's own settings of pinned memory, each in a process of its own."""
+
+    def told(self, settings, script, **environment):
+        preamble = """
+import time, torch
+torch.cuda.init()
+def held_mib():
+    return torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20
+def pinned(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, pin_memory=True)
+def wait_for(is_so):
+    for _ in range(600):
+        if is_so():
+            return True
+        time.sleep(0.05)
+    return False
+"""
+        child = start_child(preamble + script, LARDER_CONF=settings, **environment)
+        return output_of(child)
+
+    def test_memory_is_got_ahead_and_what_lies_idle_goes_back(self):
+        script = """
+first = pinned(40)
+print(wait_for(lambda: held_mib() == 40 + 64))
+del first
+print(wait_for(lambda: held_mib() == 64))
+before = torch.cuda.host_memory_stats()["num_host_alloc"]
+second = pinned(64)
+print(torch.cuda.host_memory_stats()["num_host_alloc"] == before, torch.cuda.is_available())
+"""
+        told = self.told("pinned_ahead:64MiB,pinned_idle_s:1", script)
+        self.assertEqual(told.split(), ["True", "True", "True", "True"])
+
+    def test_a_limit_is_kept_and_said(self):
+        script = """
+kept = pinned(60)
+try:
+    pinned(60)
+except torch.OutOfMemoryError as error:
+    print("pinned_limit" in str(error), held_mib())
+"""
+        self.assertEqual(self.told("pinned_limit:100MiB", script), "True 60")
+
+    @unittest.skipIf(VERSION < (2, 13), "the setting is of 2.13")
+    def test_what_is_larger_than_may_be_cached_goes_back(self):
+        script = """
+small, large = pinned(8), pinned(40)
+del small, large
+print(held_mib())
+"""
+        conf = "pinned_max_cached_size_mb:16"
+        told = self.told("pinned:larder", script, PYTORCH_CUDA_ALLOC_CONF=conf)
+        self.assertEqual(told, "8")
 
 
 class CaptureCase(AllocatorCase):

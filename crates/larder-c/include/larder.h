@@ -186,6 +186,24 @@ larder_status larder_empty_cache(larder *larder, larder_pool_id pool);
  * request does the same; whoever has a thread to spare saves it the questions. */
 larder_status larder_poll(larder *larder);
 
+/* Gives back segments that have lain free for so many nanoseconds, as far as calls of this have
+ * seen: whoever wants it calls it a few times within that age. One that a request of `spared` bytes
+ * can have stays; with 0 none does. `released`, which may be NULL, is set to how many bytes went.
+ * From the first call on a hit takes a little longer. */
+larder_status larder_release_unused(larder *larder, int32_t device, uint64_t age_ns, size_t spared,
+                                    uint64_t *released);
+
+/* Gives back segments that lie free and are larger than this. `released`, which may be NULL, is set
+ * to how many bytes went. */
+larder_status larder_release_above(larder *larder, int32_t device, size_t size,
+                                   uint64_t *released);
+
+/* Gets a segment for requests of this size to come, unless the cache has one for the stream. `got`,
+ * which may be NULL, is set to whether it did: not where there is no room, and not where such
+ * requests are served by expandable segments. */
+larder_status larder_grow_ahead(larder *larder, int32_t device, size_t size, void *stream,
+                                bool *got);
+
 /* What the device has, and what nobody holds of it. Either out may be NULL. */
 larder_status larder_memory_info(larder *larder, int32_t device, uint64_t *free_bytes,
                                  uint64_t *total_bytes);
@@ -703,6 +721,16 @@ void *larder_host_stream(void);
 /* The name of a device's stream among those of all devices. */
 void *larder_stream_on(int32_t device, void *stream);
 
+/* What the settings say of how it is kept (docs/pinned.md); 0 is not said. The limit is kept; the
+ * other two are for whoever has a thread to spare, by larder_grow_ahead and larder_release_unused. */
+typedef struct larder_pinned_keeping {
+    uint64_t limit_bytes;
+    uint64_t ahead_bytes;
+    uint64_t idle_s;
+} larder_pinned_keeping;
+
+larder_status larder_get_pinned_keeping(larder *larder, larder_pinned_keeping *out);
+
 typedef enum larder_pinning {
     LARDER_PIN_BEST = 0,     /* whatever is best for the size */
     LARDER_PIN_REGISTER = 1, /* memory is mapped, touched by several threads, and registered */
@@ -734,8 +762,7 @@ larder_status larder_get_pinned_calls(larder *larder, larder_pinned_calls *out);
 larder_status larder_reset_pinned_calls(larder *larder, bool sums, bool peaks);
 
 /* For a host that has an allocator of pinned memory of its own: whether the settings leave it to
- * that. They do with pinned:torch, and where the policy is a PyTorch's unless pinned:larder says
- * otherwise. */
+ * that. They do unless pinned:larder is set, or what such an allocator has not, as pinned_limit. */
 larder_status larder_leaves_pinned(const char *settings, bool *out);
 
 /* ---------------- for PyTorch's CUDAPluggableAllocator */

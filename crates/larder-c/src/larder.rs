@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use larder::metrics::{Exporter, page_with_hosts};
 use larder::setup::devices::{self, Devices};
+use larder::setup::keeping::Keeping;
 use larder::setup::pinned::{self, Host};
 use larder::setup::settings::{self, Settings};
 use larder::setup::{DevicesError, SettingsError};
@@ -23,8 +24,8 @@ pub(crate) struct Larder {
     _exporter: Option<Exporter>,
     /// Whose an address is; none where there is one device.
     addresses: Option<Addresses>,
-    /// The host, where its pinned memory is the one device.
-    host: Option<Host>,
+    /// The host, where its pinned memory is the one device, and how that is kept.
+    host: Option<(Host, Keeping)>,
 }
 
 impl Larder {
@@ -47,17 +48,27 @@ impl Larder {
     /// Pinned memory for copies to and from devices.
     pub(crate) fn open_pinned(devices: &Devices, settings: &Settings) -> Result<Larder, Problem> {
         let host = Host::open(devices, trusting)?;
-        let allocator = host.allocator(settings.pinned_limit_bytes)?;
+        let allocator = host.allocator(settings.pinned.limit_bytes)?;
         let allocators = Arc::from([allocator]);
         let mut hosts = hosts();
         hosts.retain(|host| host.strong_count() > 0);
         hosts.push(Arc::downgrade(&allocators));
         drop(hosts);
-        Ok(Larder { allocators, _exporter: None, addresses: None, host: Some(host) })
+        let host = Some((host, settings.pinned.clone()));
+        Ok(Larder { allocators, _exporter: None, addresses: None, host })
     }
 
     /// The host whose pinned memory this is.
     pub(crate) fn host(&self) -> Result<&Host, Problem> {
+        self.kept_host().map(|(host, _)| host)
+    }
+
+    /// How the host's pinned memory is kept.
+    pub(crate) fn keeping(&self) -> Result<&Keeping, Problem> {
+        self.kept_host().map(|(_, keeping)| keeping)
+    }
+
+    fn kept_host(&self) -> Result<&(Host, Keeping), Problem> {
         let none = || Problem::Argument("`larder` is none of larder_open_pinned's".to_owned());
         self.host.as_ref().ok_or_else(none)
     }

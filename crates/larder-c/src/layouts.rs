@@ -14,7 +14,7 @@ use crate::context::ContextFunctions;
 use crate::history::{Event, Options};
 use crate::memory::BlockInfo;
 use crate::out_of_memory::OutOfMemoryReport;
-use crate::pinned::{PinnedCalls, TimedCalls, pinning};
+use crate::pinned::{PinnedCalls, PinnedKeeping, TimedCalls, pinning};
 use crate::pools::{Filter, filter_kind};
 use crate::share::Expandable;
 use crate::snapshot::{Annotation, Block, Segment, block_state};
@@ -99,6 +99,7 @@ fn about_statistics(checks: &mut Checks) {
     same!(checks, "larder_counter", Counter { current, peak, allocated, freed });
     same!(checks, "larder_counters", Counters { all, small_pool, large_pool });
     same!(checks, "larder_timed_calls", TimedCalls { count, total_us, max_us, min_us });
+    same!(checks, "larder_pinned_keeping", PinnedKeeping { limit_bytes, ahead_bytes, idle_s });
     same!(checks, "larder_pinned_calls", PinnedCalls { got, given_back, by_size });
     same!(
         checks,

@@ -145,6 +145,53 @@ extern "C" fn larder_poll(larder: Held<Larder>) -> Status {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_release_unused(
+    larder: Held<Larder>,
+    device: i32,
+    age_ns: u64,
+    spared: usize,
+    released: Out<u64>,
+) -> Status {
+    guard(|| {
+        let allocator = larder.get("larder")?.device(device)?;
+        let released_bytes = allocator.release_unused(age_ns, spared as u64)?;
+        released.put_if_wanted(released_bytes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_release_above(
+    larder: Held<Larder>,
+    device: i32,
+    size: usize,
+    released: Out<u64>,
+) -> Status {
+    guard(|| {
+        let allocator = larder.get("larder")?.device(device)?;
+        let released_bytes = allocator.release_above(size as u64)?;
+        released.put_if_wanted(released_bytes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_grow_ahead(
+    larder: Held<Larder>,
+    device: i32,
+    size: usize,
+    stream: Token,
+    got: Out<bool>,
+) -> Status {
+    guard(|| {
+        let allocator = larder.get("larder")?.device(device)?;
+        let has_grown = allocator.grow_ahead(size as u64, stream.stream())?;
+        got.put_if_wanted(has_grown);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_memory_info(
     larder: Held<Larder>,
     device: i32,

@@ -85,6 +85,29 @@ extern "C" fn larder_set_pinning(larder: Held<Larder>, how: u32, threads: usize)
     })
 }
 
+/// `larder_pinned_keeping`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct PinnedKeeping {
+    pub(crate) limit_bytes: u64,
+    pub(crate) ahead_bytes: u64,
+    pub(crate) idle_s: u64,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_get_pinned_keeping(larder: Held<Larder>, out: Out<PinnedKeeping>) -> Status {
+    guard(|| {
+        let out = out.wanted("out")?;
+        let keeping = larder.get("larder")?.keeping()?;
+        out.put(PinnedKeeping {
+            limit_bytes: keeping.limit_bytes.unwrap_or(0),
+            ahead_bytes: keeping.ahead_bytes.unwrap_or(0),
+            idle_s: keeping.idle_s.unwrap_or(0),
+        });
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn larder_get_pinned_calls(larder: Held<Larder>, out: Out<PinnedCalls>) -> Status {
     guard(|| {

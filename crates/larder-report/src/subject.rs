@@ -8,6 +8,7 @@ use larder_study::question::{self, PoseError, Posed};
 use larder_study::recording::Recording;
 use larder_study::replay::{ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
+use larder_study::report::host_memory::HostMemory;
 use larder_study::report::verdict;
 use larder_study::settings::Chosen;
 use larder_study::timeline::{Origins, Timeline};
@@ -80,16 +81,18 @@ impl Subject {
         let posed = |error: PoseError| SubjectError::Replay(format!("{file}: {error}"));
         let refused = |what: String| SubjectError::Replay(format!("{file}: {what}"));
         let device = question.device.unwrap_or(0);
-        let (workload, origins) = match Contents::load(path, watch)? {
+        let (workload, origins, host) = match Contents::load(path, watch)? {
             Contents::Script(_) if question.device.is_some() => {
                 return Err(refused("--device is for a snapshot, and this is a script".to_owned()));
             }
-            Contents::Script(ops) => (Workload { ops, ..Workload::default() }, Origins::default()),
+            Contents::Script(ops) => {
+                (Workload { ops, ..Workload::default() }, Origins::default(), None)
+            }
             Contents::Snapshot(snapshot) => {
                 let recording = Recording::from_snapshot(&snapshot, device)
                     .map_err(|error| refused(error.to_string()))?;
                 let origins = Origins::of(&snapshot, device, &recording);
-                (Workload::from(recording), origins)
+                (Workload::from(recording), origins, HostMemory::of(&snapshot))
             }
         };
         if workload.ops.is_empty() {
@@ -110,7 +113,13 @@ impl Subject {
             Value::Null
         };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let answer = answer(&Commands::of(&path.to_string_lossy()), &compared).trim().to_owned();
+        let mut answer =
+            answer(&Commands::of(&path.to_string_lossy()), &compared).trim().to_owned();
+        // The host's memory beside the card's.
+        if let Some(host) = host {
+            let gap = if answer.is_empty() { "" } else { " " };
+            answer.push_str(&format!("{gap}{host}"));
+        }
         Ok(Subject {
             name,
             workload,

@@ -9,6 +9,7 @@ mod build;
 mod emit;
 mod entry;
 mod error;
+mod host;
 mod json;
 mod live;
 mod on_failure;

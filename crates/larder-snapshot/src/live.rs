@@ -96,7 +96,7 @@ impl Snapshot {
         let mut settings = settings(&config, &policy);
         settings[DEVICES_KEY] = rooms(devices);
         more.insert("allocator_settings".to_owned(), settings);
-        // Pinned memory of the host is none of ours; the keys are there where PyTorch has them.
+        // The host's memory is another allocator's; the keys are there where PyTorch has them.
         if policy.torch.is_none_or(|version| version >= TorchVersion::V2_14) {
             more.insert("host_segments".to_owned(), json!([]));
             more.insert("host_traces".to_owned(), json!([]));
@@ -107,7 +107,7 @@ impl Snapshot {
     }
 }
 
-fn time_us(time_ns: u64, epoch: Epoch) -> u64 {
+pub(super) fn time_us(time_ns: u64, epoch: Epoch) -> u64 {
     time_ns.saturating_add(epoch.unix_ns) / 1000
 }
 

@@ -364,8 +364,16 @@ impl Allocator {
         &self,
         options: SnapshotOptions,
     ) -> Result<larder_snapshot::Snapshot, Error> {
+        let epoch = larder_snapshot::Epoch::default();
         let taken = self.take_snapshot(options)?;
-        Ok(larder_snapshot::Snapshot::of_allocators(&[taken], larder_snapshot::Epoch::default()))
+        let snapshot = larder_snapshot::Snapshot::of_allocators(&[taken], epoch);
+        // The host's pinned memory beside the GPU's, once there is any.
+        Ok(match self.0.host.get() {
+            Some(host) if options.pool.is_none() => {
+                snapshot.with_host(&host.cache.take_snapshot(options), epoch)
+            }
+            _ => snapshot,
+        })
     }
 
     /// Remembers what happens from now on, and writes it to this file, with all memory as it

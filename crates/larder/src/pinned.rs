@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytemuck::AnyBitPattern;
 #[cfg(feature = "cudarc")]
@@ -142,6 +143,30 @@ impl Allocator {
     /// Waits for the copies under way and gives all pinned memory back that is cached.
     pub fn empty_pinned_cache(&self) -> Result<(), Error> {
         Ok(self.host().cache.empty_cache()?)
+    }
+
+    /// Gets pinned memory for a request of so many bytes to come, unless the cache has it. For a
+    /// thread to spare: to pin memory takes long. Says whether any was got, which it is not where
+    /// there is no room.
+    ///
+    /// ```
+    /// let allocator = larder::Allocator::simulated(0)?;
+    /// assert!(allocator.pin_ahead(1 << 30)?);
+    /// let batch = allocator.alloc_pinned::<u8>(1 << 29)?; // Out of what was got.
+    /// # assert_eq!(allocator.pinned_stats().segment.all.current, 1);
+    /// # drop(batch);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn pin_ahead(&self, size_bytes: u64) -> Result<bool, Error> {
+        Ok(self.host().cache.grow_ahead(size_bytes, HOST_STREAM)?)
+    }
+
+    /// Gives pinned memory back that has been cached and unused for so long, as far as calls of
+    /// this have seen: whoever wants it calls it a few times within that age. Says how many bytes
+    /// went.
+    pub fn release_unused_pinned(&self, age: Duration) -> Result<u64, Error> {
+        let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        Ok(self.host().cache.release_unused(age_ns, 0)?)
     }
 }
 

@@ -263,3 +263,25 @@ fn wrong_settings_name_the_setting() {
     let error = Allocator::builder().memory_fraction(1.5).simulated(0).unwrap_err();
     assert!(error.to_string().contains("1.5"), "{error}");
 }
+
+#[cfg(feature = "snapshot")]
+#[test]
+fn a_snapshot_has_the_hosts_pinned_memory_beside_the_gpus() {
+    let allocator = allocator();
+    let written = || {
+        let mut text = Vec::new();
+        let snapshot = allocator.torch_snapshot(SnapshotOptions::default()).unwrap();
+        snapshot.write_json(&mut text).unwrap();
+        String::from_utf8(text).unwrap().replace(": ", ":")
+    };
+    assert!(!written().contains("total_size\":41943040"), "there is none yet");
+    let kept = allocator.alloc_pinned::<u8>(40 << 20).unwrap();
+    drop(allocator.alloc_pinned::<u8>(30 << 20).unwrap());
+    let text = written();
+    let (_, host) = text.split_once("host_segments").expect("the host's memory has a key");
+    for size_bytes in [40 << 20, 30 << 20] {
+        assert!(host.contains(&format!("\"total_size\":{size_bytes}")), "{host}");
+    }
+    assert!(host.contains("\"active_allocated\"") && host.contains("\"inactive\""), "{host}");
+    drop(kept);
+}

@@ -56,6 +56,17 @@ pub(crate) struct Options {
     /// nothing is recorded, and no table is written.
     #[arg(long = "tight")]
     is_tight: bool,
+    /// Those tests alone with one of these words in their names, `pin,host`; nothing is recorded,
+    /// and no table is written.
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl Options {
+    /// Whether all is done that the table tells of.
+    fn is_whole(&self) -> bool {
+        !self.is_tight && self.only.is_empty()
+    }
 }
 
 /// Some test files under some settings.
@@ -63,7 +74,7 @@ struct Suite {
     name: &'static str,
     files: Vec<PathBuf>,
     /// Words in the names of those that run; all run where there is none.
-    words: Vec<&'static str>,
+    words: Vec<String>,
     settings: &'static str,
     /// What only ours is told.
     own_settings: &'static str,
@@ -99,7 +110,8 @@ pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
     let wheels = folder.join("wheel");
     let _ = fs::remove_dir_all(&wheels);
     python::build_wheel(repo, &wheels)?;
-    let programs = Programs::build(repo, torch::OLDEST)?;
+    let is_whole = options.is_whole();
+    let programs = is_whole.then(|| Programs::build(repo, torch::OLDEST)).transpose()?;
     // One version may be run today, and another tomorrow.
     let kept = |torch: Torch| folder.join(format!("{}.rows", torch.minor));
     let mut worse = Vec::new();
@@ -115,17 +127,17 @@ pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
             }
             rows.push(row.join(" | "));
         }
-        if !options.is_tight {
-            worse.extend(replay_recordings(&stage, &programs)?);
+        if let Some(programs) = &programs {
+            worse.extend(replay_recordings(&stage, programs)?);
         }
-        if options.own.is_some() && !options.is_tight {
+        if options.own.is_some() && is_whole {
             file::write(&kept(torch), rows.join("\n"))?;
         }
         if !options.keeps {
             stage.clear()?;
         }
     }
-    if torch::ALL.iter().all(|&torch| kept(torch).is_file()) {
+    if is_whole && torch::ALL.iter().all(|&torch| kept(torch).is_file()) {
         let mut table = Table::new(HEADINGS, 2);
         for torch in torch::ALL {
             for row in file::read(&kept(torch))?.lines() {
@@ -165,7 +177,8 @@ impl Stage<'_> {
     /// Runs a suite on both, and what fares worse on ours once more on both.
     fn compare(&self, suite: &Suite) -> Result<Found, String> {
         eprintln!("==> {}, natively and on Larder", suite.name);
-        let (native, ours) = self.both(suite, &suite.words)?;
+        let words: Vec<&str> = suite.words.iter().map(String::as_str).collect();
+        let (native, ours) = self.both(suite, &words)?;
         // Where nothing runs at all the two are equal, and nothing is shown.
         if !native.keys().any(|name| passes(&native, name)) {
             let folder = self.environment.folder.display();
@@ -279,15 +292,19 @@ fn suites(root: &Path, torch: Torch, options: &Options) -> Result<Vec<Suite>, St
     });
     files.sort();
     let suite = |name, files, words: &'static str, settings| {
-        let words = words.split_whitespace().collect();
-        let (settings, own_settings) =
-            if options.is_tight { (EXPANDABLE, "policy:tight") } else { (settings, "") };
+        let words = match &options.only[..] {
+            [] => words.split_whitespace().map(str::to_owned).collect(),
+            only => only.to_vec(),
+        };
+        // Pinned memory is ours only where somebody says so, and tests are about it too.
+        let (settings, own_settings) = if options.is_tight {
+            (EXPANDABLE, "policy:tight,pinned:larder")
+        } else {
+            (settings, "pinned:larder")
+        };
         Suite { name, files, words, settings, own_settings }
     };
-    // Pinned memory is ours only where somebody says so, and these tests are about it too.
-    let own_settings =
-        if options.is_tight { "policy:tight,pinned:larder" } else { "pinned:larder" };
-    let mut suites = vec![Suite { own_settings, ..suite("torch/tests", files, "", PLAIN) }];
+    let mut suites = vec![suite("torch/tests", files, "", PLAIN)];
     if let Some(own) = &options.own {
         let file = own.join(torch.minor).join("test_cuda.py");
         if !file.is_file() {

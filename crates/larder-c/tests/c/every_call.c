@@ -794,6 +794,31 @@ static void process_wide(void) {
 
 /* ---------------- pinned memory of the host */
 
+static void kept_pinned(void) {
+    larder *host = NULL;
+    OK(larder_open_pinned("sim:1GiB", "pinned_ahead:64MiB,pinned_idle_s:60", &host));
+    larder_pinned_keeping keeping;
+    OK(larder_get_pinned_keeping(host, &keeping));
+    CHECK(keeping.limit_bytes == 0 && keeping.ahead_bytes == 64 * MIB && keeping.idle_s == 60);
+    bool got = false;
+    uint64_t released = 1;
+    void *work = larder_host_stream();
+    OK(larder_grow_ahead(host, 0, keeping.ahead_bytes, work, &got));
+    CHECK(got);
+    OK(larder_grow_ahead(host, 0, keeping.ahead_bytes, work, &got));
+    CHECK(!got);
+    OK(larder_release_unused(host, 0, 0, keeping.ahead_bytes, &released));
+    CHECK(released == 0);
+    OK(larder_release_unused(host, 0, 0, 0, &released));
+    CHECK(released == 64 * MIB);
+    OK(larder_free(host, take(host, 0, 32 * MIB, work)));
+    OK(larder_release_above(host, 0, 32 * MIB, &released));
+    CHECK(released == 0);
+    OK(larder_release_above(host, 0, 16 * MIB, &released));
+    CHECK(released == 32 * MIB);
+    larder_close(host);
+}
+
 static void pinned(void) {
     larder *host = NULL;
     OK(larder_open_pinned("sim:1GiB", "pinned_limit:100MiB", &host));
@@ -819,6 +844,7 @@ static void pinned(void) {
     CHECK(calls.got.count == 0 && calls.by_size[0] == 0);
     OK(larder_reset_pinned_calls(host, true, true));
     larder_close(host);
+    kept_pinned();
 
     larder *other = open_larder("sim:1GiB", "");
     FAILS(larder_get_pinned_calls(other, &calls), LARDER_BAD_ARGUMENT, "larder_open_pinned");

@@ -12,7 +12,7 @@ use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
 use crate::out_of_memory::{OutOfMemory, Pieces};
 use crate::record::Record;
-use crate::types::Addr;
+use crate::types::{Addr, Span};
 
 /// What came of asking the device.
 pub(super) enum Grown {
@@ -168,31 +168,45 @@ impl Allocator {
             Growth::Expand => self.expand(&mut inner, want)?,
             Growth::Tighten => self.tighten(&mut inner, want)?,
             Growth::Segment { size_bytes } => {
-                let source = inner.source_for(want);
-                let stream = want.stream;
-                let ask = || match &source {
-                    None => self.device.alloc(size_bytes),
-                    Some((_, source)) => source.alloc(size_bytes, stream),
-                };
-                let given = if inner.heap.config().release_lock_on_device_alloc {
-                    inner.heap.begin_asking(size_bytes);
-                    let given;
-                    (inner, given) = self.step_aside(inner, ask);
-                    inner.heap.end_asking(size_bytes);
-                    *want = inner.heap.inventory().want_again(want);
-                    given.unwrap_or_else(|| Err(panicked()))
-                } else {
-                    let given = ask();
-                    inner.tick(&*self.device);
-                    given
-                };
-                match inner.take_in(source.as_ref(), size_bytes, want.stream, given)? {
+                let span;
+                (inner, span) = self.ask_segment(inner, want, size_bytes)?;
+                match span {
                     Some(span) => Grown::Served(inner.heap.take_segment(want, span)),
                     None => Grown::NoRoom,
                 }
             }
         };
         Ok((inner, grown))
+    }
+
+    /// Asks the device, or the source of the request's pool, for a segment; none if there is no
+    /// room.
+    pub(super) fn ask_segment<'a>(
+        &'a self,
+        mut inner: TurnGuard<'a, Inner>,
+        want: &mut Want,
+        size_bytes: u64,
+    ) -> Result<(TurnGuard<'a, Inner>, Option<Span>), Error> {
+        let source = inner.source_for(want);
+        let stream = want.stream;
+        let ask = || match &source {
+            None => self.device.alloc(size_bytes),
+            Some((_, source)) => source.alloc(size_bytes, stream),
+        };
+        let given = if inner.heap.config().release_lock_on_device_alloc {
+            inner.heap.begin_asking(size_bytes);
+            let given;
+            (inner, given) = self.step_aside(inner, ask);
+            inner.heap.end_asking(size_bytes);
+            *want = inner.heap.inventory().want_again(want);
+            given.unwrap_or_else(|| Err(panicked()))
+        } else {
+            let given = ask();
+            inner.tick(&*self.device);
+            given
+        };
+        let span = inner.take_in(source.as_ref(), size_bytes, want.stream, given)?;
+        Ok((inner, span))
     }
 
     /// Maps pages until an expandable block is large enough. What was mapped before the device ran

@@ -25,6 +25,7 @@ mod sources;
 mod streams;
 pub mod symmetric;
 mod tight;
+mod unused;
 mod views;
 mod waiting;
 
@@ -58,6 +59,7 @@ use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
 use sources::Sourced;
+use unused::Looks;
 use views::DeadView;
 
 /// A caching allocator for one device. It can be shared between threads.
@@ -103,6 +105,7 @@ struct Inner {
     /// The clock of the history, if it is not the device's.
     clock: Option<Clock>,
     exports: Exports,
+    looks: Looks,
 }
 
 impl Allocator {
@@ -125,6 +128,7 @@ impl Allocator {
             pools_named: (0, 0),
             clock: None,
             exports: Exports::default(),
+            looks: Looks::default(),
         };
         let (inner, hooks, watch) = (TurnLock::new(inner), Hooks::default(), Watch::default());
         let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);

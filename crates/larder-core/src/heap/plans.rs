@@ -60,6 +60,45 @@ impl Heap {
         plan
     }
 
+    /// Somebody looks at what lies free: to the ages of the default pools' free blocks it counts as
+    /// a search, and from the first look on they have ages. What the counts are then.
+    pub(crate) fn begin_look(&mut self) -> [u64; 2] {
+        if !self.inventory.rules().has_ages() {
+            self.settle();
+            self.inventory.rules_mut().begin_ages();
+            self.derive();
+        }
+        [PoolIndex::LARGE, PoolIndex::SMALL].map(|pool| {
+            self.inventory.pools_mut().pool_mut(pool).count_search();
+            self.inventory.pools().pool(pool).searches()
+        })
+    }
+
+    /// The whole segments of the default pools that have lain free since a look, but for the
+    /// smallest that a request of `spared_bytes` can have.
+    pub(crate) fn plan_unused(&self, since: [u64; 2], spared_bytes: u64) -> Vec<Release> {
+        let is_whole = |id: &BlockId| !self.space()[*id].is_split();
+        let size_bytes = |id: &BlockId| self.inventory.size_of(*id);
+        let pools = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
+        let whole =
+            pools.clone().flat_map(|pool| self.inventory.free_blocks(pool).filter(is_whole));
+        let ready = whole.filter(|id| size_bytes(id) >= spared_bytes && spared_bytes > 0);
+        let spared = ready.min_by_key(|id| (size_bytes(id), self.space()[*id].addr));
+        let unused = pools.zip(since).flat_map(|(pool, count)| {
+            let free = self.inventory.free_blocks(pool).filter(is_whole);
+            free.filter(move |&id| self.space().free_since(id) < count && Some(id) != spared)
+        });
+        self.inventory.plan_release_blocks(unused)
+    }
+
+    /// The whole segments of the default pools that lie free and are larger than this.
+    pub(crate) fn plan_release_above(&self, size_bytes: u64) -> Vec<Release> {
+        let pools = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
+        let free = pools.flat_map(|pool| self.inventory.free_blocks(pool));
+        let large = free.filter(|&id| self.inventory.size_of(id) > size_bytes);
+        self.inventory.plan_release_blocks(large)
+    }
+
     /// What the default pools can give back of streams that are gone.
     pub(crate) fn plan_release_gone(&self) -> Vec<Release> {
         let views = self

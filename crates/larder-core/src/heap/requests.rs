@@ -59,6 +59,12 @@ impl Heap {
         Some(addr)
     }
 
+    /// Whether the cache has a block for the request.
+    pub(crate) fn is_ready_for(&mut self, want: &Want) -> bool {
+        self.expect_settled();
+        self.inventory.fits(want, self.placement.fit(want))
+    }
+
     /// Hands out what lies at an address, if a free block of the request's own pool and stream
     /// holds all of it. None, and nothing is done, if there is no such block.
     pub(crate) fn take_at(&mut self, want: &Want, addr: Addr) -> Option<Addr> {
@@ -71,6 +77,13 @@ impl Heap {
         self.expect_settled();
         let id = self.inventory.add_fixed(want, span);
         self.hand_out(id, want)
+    }
+
+    /// The device gave a segment ahead of such requests: it is free.
+    pub(crate) fn keep_segment(&mut self, want: &Want, span: Span) {
+        self.expect_settled();
+        let id = self.inventory.add_fixed(want, span);
+        self.inventory.shelve(id);
     }
 
     /// Serves the request from a free block that was made for it.

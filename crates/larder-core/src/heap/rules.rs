@@ -106,6 +106,12 @@ impl Rules {
         debug_assert!(!self.collecting || self.has_ages, "who collects looks at ages");
     }
 
+    /// Free blocks have ages from now on.
+    pub(in crate::heap) fn begin_ages(&mut self) {
+        self.has_ages = true;
+        self.derive();
+    }
+
     #[inline]
     pub(in crate::heap) fn device_total_bytes(&self) -> u64 {
         self.device_total_bytes

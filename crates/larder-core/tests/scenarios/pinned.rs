@@ -130,3 +130,77 @@ fn a_captures_pool_has_memory_of_its_own_and_gives_it_back_when_nobody_uses_it()
     top.allocator.empty_cache().unwrap();
     assert_eq!(reserved(&top), 10 * MIB);
 }
+
+#[test]
+fn what_lay_free_for_long_goes_back_and_what_was_used_since_stays() {
+    const AGE_NS: u64 = 60_000_000_000;
+    let top = host(1 << 30);
+    let look = |spared_bytes: u64| top.allocator.release_unused(AGE_NS, spared_bytes).unwrap();
+    let first = [10, 20, 30, 40].map(|mebibytes| pin(&top, mebibytes * MIB));
+    let small = pin(&top, 1000);
+    top.free_all(&first[..3]);
+    top.free(small);
+    assert_eq!(look(0), 0, "nobody had looked before");
+    top.device.advance(AGE_NS / 2);
+    let again = pin(&top, 20 * MIB);
+    assert_eq!(again, first[1]);
+    top.free(again);
+    assert_eq!(look(0), 0, "it is not that long ago");
+    top.device.advance(AGE_NS / 2);
+    assert_eq!(look(0), (10 + 30 + 2) * MIB, "20 was used since, and 40 is");
+    top.device.advance(AGE_NS / 2);
+    assert_eq!(look(20 * MIB), 0, "it is ready for a request of that size");
+    assert_eq!(look(0), 20 * MIB);
+    assert_eq!(reserved(&top), 40 * MIB);
+    top.allocator.check().unwrap();
+}
+
+#[test]
+fn what_copies_still_use_is_not_given_back_however_old_it_is() {
+    let top = host(1 << 30);
+    let block = pin(&top, 10 * MIB);
+    top.device.issue(SIDE);
+    top.record(block, SIDE);
+    top.free(block);
+    for _ in 0..3 {
+        assert_eq!(top.allocator.release_unused(1, 0).unwrap(), 0);
+        top.device.advance(10);
+    }
+    top.device.sync(SIDE);
+    assert_eq!(top.allocator.release_unused(1, 0).unwrap(), 0, "it is free just now");
+    top.device.advance(10);
+    assert_eq!(top.allocator.release_unused(1, 0).unwrap(), 10 * MIB);
+}
+
+#[test]
+fn what_is_larger_than_may_be_cached_goes_back_once_nobody_uses_it() {
+    let top = host(1 << 30);
+    let blocks = [10, 20, 30].map(|mebibytes| pin(&top, mebibytes * MIB));
+    let above = || top.allocator.release_above(10 * MIB).unwrap();
+    top.device.issue(SIDE);
+    top.record(blocks[2], SIDE);
+    top.free_all(&blocks);
+    assert_eq!(above(), 20 * MIB, "a copy uses 30");
+    top.device.sync(SIDE);
+    assert_eq!((above(), reserved(&top)), (30 * MIB, 10 * MIB));
+}
+
+#[test]
+fn memory_is_got_ahead_of_the_request_that_needs_it() {
+    let top = host(1 << 30);
+    top.allocator.set_memory_fraction(0.5).unwrap();
+    let ahead = || top.allocator.grow_ahead(200 * MIB, HOST_STREAM).unwrap();
+    assert!(ahead(), "there is none");
+    assert!(!ahead(), "there is one");
+    let before = top.device.calls().alloc;
+    let block = pin(&top, 150 * MIB);
+    assert_eq!(top.device.calls().alloc, before, "the request asked for nothing");
+    assert!(ahead());
+    assert_eq!(reserved(&top), 400 * MIB);
+    pin(&top, 200 * MIB);
+    assert!(!ahead(), "the cap leaves no room");
+    assert_eq!(reserved(&top), 400 * MIB, "and nothing was given back for it");
+    top.free(block);
+    assert!(!ahead(), "what was freed will do");
+    top.allocator.check().unwrap();
+}

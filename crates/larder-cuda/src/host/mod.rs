@@ -10,6 +10,8 @@ mod node;
 mod pinning;
 #[cfg(target_os = "linux")]
 mod shared;
+#[cfg(target_os = "linux")]
+mod spare;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -53,6 +55,8 @@ pub struct HostDevice {
     threads: AtomicUsize,
     node: OnceLock<Node>,
     held_bytes: AtomicU64,
+    /// What was mapped and is not held any more.
+    spare: Arc<pinning::Spare>,
     /// What is held, with its size.
     pinned: Mutex<HashMap<u64, (Pinned, u64)>>,
     events: Mutex<Events>,
@@ -84,6 +88,7 @@ impl HostDevice {
             threads: AtomicUsize::new(0),
             node: OnceLock::new(),
             held_bytes: AtomicU64::new(0),
+            spare: Arc::default(),
             pinned: Mutex::default(),
             events: Mutex::default(),
             times: CallTimes::default(),
@@ -158,7 +163,7 @@ impl HostDevice {
         let by = PinBy::of(self.pin_by.load(Ordering::Relaxed));
         let threads = self.threads.load(Ordering::Relaxed);
         let node = self.node.get_or_init(|| Node::of_gpu(home.bus_id()));
-        Pinned::get(size_bytes, by, threads, node)
+        Pinned::get(size_bytes, by, threads, node, &self.spare)
     }
 
     /// Counts so many bytes as held, if there are as many.
@@ -217,7 +222,7 @@ impl Device for HostDevice {
         };
         let home = self.home().context().enter();
         // SAFETY: whoever had the memory gives it up, and work that uses it is waited for.
-        let freed = home.and_then(|_entered| unsafe { pinned.give_back() });
+        let freed = home.and_then(|_entered| unsafe { pinned.give_back(&self.spare) });
         match &freed {
             Ok(()) => {
                 self.uncount(size_bytes);

@@ -2,15 +2,23 @@
 //! threads, and registered with the driver. The second is faster for much of it: the system has to
 //! fill every page with zeros first, which the driver lets one thread do.
 
+use std::sync::Arc;
+
 use larder_core::device::DeviceError;
 
 use super::node::Node;
 #[cfg(target_os = "linux")]
-use super::shared;
+use super::shared::{self, Mapped};
+#[cfg(target_os = "linux")]
+pub(super) use super::spare::Spare;
 use crate::driver;
 
+/// No other system has a CUDA driver, and none maps memory here.
+#[cfg(not(target_os = "linux"))]
+pub(super) type Spare = ();
+
 /// From this size on mapping and registering is what is best.
-const REGISTER_MIN_BYTES: u64 = 16 << 20;
+const REGISTER_MIN_BYTES: u64 = 8 << 20;
 /// What is registered in one piece. Drivers refuse 512 GiB and more.
 const REGISTER_MAX_BYTES: u64 = 256 << 30;
 
@@ -40,15 +48,15 @@ pub(super) enum Pinned {
     Given { addr: u64 },
     /// It was mapped here, and registered in pieces of this size.
     #[cfg(target_os = "linux")]
-    Registered { addr: u64, size_bytes: u64, piece_bytes: u64 },
+    Registered { memory: Mapped, size_bytes: u64, piece_bytes: u64 },
 }
 
 impl Pinned {
     pub(super) fn addr(&self) -> u64 {
-        match *self {
-            Pinned::Given { addr } => addr,
+        match self {
+            Pinned::Given { addr } => *addr,
             #[cfg(target_os = "linux")]
-            Pinned::Registered { addr, .. } => addr,
+            Pinned::Registered { memory, .. } => memory.addr(),
         }
     }
 
@@ -58,6 +66,7 @@ impl Pinned {
         by: PinBy,
         threads: usize,
         node: &Node,
+        spare: &Arc<Spare>,
     ) -> Result<Pinned, DeviceError> {
         let registers = match by {
             PinBy::Best => size_bytes >= REGISTER_MIN_BYTES,
@@ -65,7 +74,7 @@ impl Pinned {
             PinBy::Driver => false,
         };
         if registers {
-            match Self::register(size_bytes, REGISTER_MAX_BYTES, threads, node) {
+            match Self::register(size_bytes, REGISTER_MAX_BYTES, threads, node, spare) {
                 // Not every system can register; the driver's own way is there everywhere.
                 Err(error) if error != DeviceError::OutOfMemory && by == PinBy::Best => {}
                 answer => return answer,
@@ -76,7 +85,7 @@ impl Pinned {
 
     /// No other system has a CUDA driver.
     #[cfg(not(target_os = "linux"))]
-    fn register(_: u64, _: u64, _: usize, _: &Node) -> Result<Pinned, DeviceError> {
+    fn register(_: u64, _: u64, _: usize, _: &Node, _: &Arc<Spare>) -> Result<Pinned, DeviceError> {
         Err(DeviceError::NotSupported)
     }
 
@@ -87,38 +96,41 @@ impl Pinned {
         piece_bytes: u64,
         threads: usize,
         node: &Node,
+        spare: &Arc<Spare>,
     ) -> Result<Pinned, DeviceError> {
-        let addr = shared::map(size_bytes, threads, node)?;
-        let pinned = Pinned::Registered { addr, size_bytes, piece_bytes };
-        for (count, (start, length)) in pieces(addr, size_bytes, piece_bytes).enumerate() {
+        let memory = shared::map(size_bytes, threads, node, spare)?;
+        let pieces = || pieces(memory.addr(), size_bytes, piece_bytes);
+        for (count, (start, length)) in pieces().enumerate() {
             // SAFETY: it is mapped, and stays so until it was unregistered.
             if let Err(error) = unsafe { driver::register_host(start, length) } {
-                for (start, _) in pieces(addr, size_bytes, piece_bytes).take(count) {
+                for (start, _) in pieces().take(count) {
                     // SAFETY: it was registered just now, and nobody knows of it.
                     let _ = unsafe { driver::unregister_host(start) };
                 }
                 // SAFETY: it was mapped just now, and nobody knows of it.
-                unsafe { shared::unmap(addr, size_bytes) };
+                unsafe { spare.put(&memory.parts) };
                 return Err(error);
             }
         }
-        Ok(pinned)
+        Ok(Pinned::Registered { memory, size_bytes, piece_bytes })
     }
 
     /// Gives it back. If that fails it is as it was. A context is current on the thread.
     ///
     /// # Safety
     /// Nobody uses the memory any more.
-    pub(super) unsafe fn give_back(&self) -> Result<(), DeviceError> {
-        match *self {
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+    pub(super) unsafe fn give_back(&self, spare: &Arc<Spare>) -> Result<(), DeviceError> {
+        match self {
             // SAFETY: the driver gave it, and the caller promises that nobody uses it.
-            Pinned::Given { addr } => unsafe { driver::free_host(addr) },
+            Pinned::Given { addr } => unsafe { driver::free_host(*addr) },
             #[cfg(target_os = "linux")]
-            Pinned::Registered { addr, size_bytes, piece_bytes } => {
-                for (count, (start, _)) in pieces(addr, size_bytes, piece_bytes).enumerate() {
+            Pinned::Registered { memory, size_bytes, piece_bytes } => {
+                let pieces = || pieces(memory.addr(), *size_bytes, *piece_bytes);
+                for (count, (start, _)) in pieces().enumerate() {
                     // SAFETY: it was registered, and the caller promises that nobody uses it.
                     if let Err(error) = unsafe { driver::unregister_host(start) } {
-                        for (start, length) in pieces(addr, size_bytes, piece_bytes).take(count) {
+                        for (start, length) in pieces().take(count) {
                             // SAFETY: it is mapped still.
                             let _ = unsafe { driver::register_host(start, length) };
                         }
@@ -126,7 +138,7 @@ impl Pinned {
                     }
                 }
                 // SAFETY: it was mapped here, and nobody uses it any more.
-                unsafe { shared::unmap(addr, size_bytes) };
+                unsafe { spare.put(&memory.parts) };
                 Ok(())
             }
         }

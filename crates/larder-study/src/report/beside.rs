@@ -6,6 +6,8 @@ use larder_core::types::Bytes;
 use larder_snapshot::{Action, Snapshot};
 use serde_json::{Map, Value};
 
+use crate::report::host_memory::HostMemory;
+
 /// So many remarks are told, of the largest blocks.
 const REMARKS: usize = 8;
 
@@ -16,15 +18,7 @@ pub fn beside(snapshot: &Snapshot, device: u32) -> String {
 
 /// Pinned host memory.
 fn host(snapshot: &Snapshot) -> String {
-    let list = |key: &str| snapshot.more.as_ref().and_then(|more| more.get(key)?.as_array());
-    let segments = list("host_segments").map_or(&[][..], Vec::as_slice);
-    let events = list("host_traces").map_or(0, Vec::len);
-    if segments.is_empty() && events == 0 {
-        return String::new();
-    }
-    let sizes = segments.iter().filter_map(|segment| segment.get("total_size")?.as_u64());
-    let (count, bytes) = (segments.len(), Bytes(sizes.sum()));
-    format!("Pinned host memory: {bytes} in {count} segments, {events} events.\n")
+    HostMemory::of(snapshot).map_or_else(String::new, |host| format!("{host}\n"))
 }
 
 /// What the program said about blocks.
@@ -88,7 +82,8 @@ mod tests {
         let snapshot = Snapshot::read_json(whole.to_string().as_bytes()).unwrap();
         assert_eq!(
             beside(&snapshot, 0),
-            "Pinned host memory: 2.00 MiB in 1 segments, 1 events.\n\
+            "Pinned host memory: 2.00 MiB held in 1 segments, 0 bytes of it in use; at most 0 \
+             bytes was in use, by 1 events.\n\
              Said of 1.00 MiB at 0x1000: the weights\n\
              Entries that are part of mallocWithAddress: 1\n"
         );

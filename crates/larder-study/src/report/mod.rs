@@ -7,6 +7,7 @@ pub mod explained;
 pub mod explained_json;
 pub mod fitted;
 pub mod grown;
+pub mod host_memory;
 pub mod json;
 pub mod live;
 pub mod outlook;

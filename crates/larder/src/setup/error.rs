@@ -119,10 +119,12 @@ pub enum SettingsError {
     Metrics(String),
     /// Nobody of this name keeps pinned memory.
     Pinned(String),
-    /// This is no amount of memory.
-    PinnedLimit(CapacityError),
-    /// A limit is set for pinned memory that is left to PyTorch.
-    PinnedUnlimited,
+    /// This is no amount of pinned memory.
+    PinnedSize(&'static str, CapacityError),
+    /// This is no time for pinned memory to lie unused.
+    PinnedIdle(String),
+    /// A setting is about Larder's pinned memory, which is left to PyTorch.
+    PinnedLeft(&'static str),
     /// The driver's own pool is asked for.
     DriversPool,
     /// A setting stands where only Larder's own belong.
@@ -172,11 +174,15 @@ impl fmt::Display for SettingsError {
             SettingsError::Pinned(found) => {
                 write!(f, "the setting 'pinned' is larder or torch, not '{found}'")
             }
-            SettingsError::PinnedLimit(error) => write!(f, "the setting 'pinned_limit': {error}"),
-            SettingsError::PinnedUnlimited => write!(
+            SettingsError::PinnedSize(key, error) => write!(f, "the setting '{key}': {error}"),
+            SettingsError::PinnedIdle(found) => write!(
                 f,
-                "'pinned_limit' limits Larder's pinned memory, and 'pinned:torch' leaves it to \
-                 PyTorch's own allocator, which has no limit; leave one of the two out"
+                "the setting 'pinned_idle_s' takes whole seconds from 1 on, as 60, not '{found}'"
+            ),
+            SettingsError::PinnedLeft(key) => write!(
+                f,
+                "'{key}' is about Larder's pinned memory, and 'pinned:torch' leaves it to \
+                 PyTorch's own allocator, which has no such setting; leave one of the two out"
             ),
             SettingsError::DriversPool => write!(
                 f,

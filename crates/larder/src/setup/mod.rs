@@ -4,6 +4,7 @@
 
 pub mod devices;
 mod error;
+pub mod keeping;
 mod names;
 pub mod pinned;
 pub mod settings;

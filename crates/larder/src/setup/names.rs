@@ -14,10 +14,12 @@ pub(super) const SNAPSHOT_KEY: &str = "oom_snapshot";
 pub(super) const METRICS_KEY: &str = "metrics";
 pub(super) const PINNED_KEY: &str = "pinned";
 pub(super) const PINNED_LIMIT_KEY: &str = "pinned_limit";
+pub(super) const PINNED_AHEAD_KEY: &str = "pinned_ahead";
+pub(super) const PINNED_IDLE_KEY: &str = "pinned_idle_s";
 pub(super) const CAPTURES_KEY: &str = "plain_captures";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF`
 /// takes.
-pub const OWN_KEYS: [&str; 10] = {
+pub const OWN_KEYS: [&str; 12] = {
     // Taken apart by number, so that one more does not go unnoticed.
     let [pages, captures, soft, most, floor] = config::ALLOCATOR_KEYS;
     [
@@ -29,6 +31,8 @@ pub const OWN_KEYS: [&str; 10] = {
         floor,
         PINNED_KEY,
         PINNED_LIMIT_KEY,
+        PINNED_AHEAD_KEY,
+        PINNED_IDLE_KEY,
         SNAPSHOT_KEY,
         METRICS_KEY,
     ]

@@ -9,12 +9,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use larder_core::allocator::default_config;
 use larder_core::config::{Backend, ConfigError};
 use larder_core::{Config, Policy};
-use larder_sim::parse_capacity;
 
 use super::error::SettingsError;
-use super::names::{
-    CAPTURES_KEY, METRICS_KEY, PINNED_KEY, PINNED_LIMIT_KEY, POLICY_KEY, SNAPSHOT_KEY,
-};
+use super::keeping::Keeping;
+pub use super::keeping::PinnedBy;
+use super::names::{CAPTURES_KEY, METRICS_KEY, POLICY_KEY, SNAPSHOT_KEY};
 pub use super::names::{CONF_VARIABLE as VARIABLE, OWN_KEYS, TORCH_VARIABLES};
 
 /// What an allocator shall be like.
@@ -26,11 +25,8 @@ pub struct Settings {
     pub policy: Policy,
     /// The file that a failed request is written down to, if that is asked for.
     pub oom_snapshot: Option<String>,
-    /// How much pinned memory of the host may be held; none is as much as there is.
-    pub pinned_limit_bytes: Option<u64>,
-    /// Who keeps pinned memory in a process with PyTorch, if somebody says so: Larder, or PyTorch
-    /// itself.
-    pub pinned_by: Option<PinnedBy>,
+    /// How pinned memory of the host is kept.
+    pub pinned: Keeping,
     /// The address at which statistics are served to Prometheus, if that is asked for.
     pub metrics: Option<SocketAddr>,
     /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they
@@ -40,20 +36,11 @@ pub struct Settings {
     names_captures: bool,
 }
 
-/// Who keeps pinned memory of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PinnedBy {
-    /// Larder.
-    Larder,
-    /// PyTorch's own allocator.
-    Torch,
-}
-
 impl Settings {
     /// Whether pinned memory is left to PyTorch's own allocator, as it is unless somebody asks for
-    /// ours, or for a limit, which PyTorch's has not.
+    /// ours, or for what PyTorch's has not.
     pub fn leaves_pinned(&self) -> bool {
-        self.pinned_by.map_or(self.pinned_limit_bytes.is_none(), |by| by == PinnedBy::Torch)
+        self.pinned.by.map_or(self.pinned.own_key().is_none(), |by| by == PinnedBy::Torch)
     }
 }
 
@@ -162,8 +149,7 @@ impl Settings {
             config,
             policy,
             oom_snapshot: None,
-            pinned_limit_bytes: None,
-            pinned_by: None,
+            pinned: Keeping::default(),
             metrics: None,
             names_torch,
             names_captures,
@@ -188,11 +174,7 @@ impl Settings {
         let (snapshot, rest) = split_key(text, SNAPSHOT_KEY)?;
         let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
         let metrics = metrics.map(|text| listening(&text)).transpose()?;
-        let (pinned_by, rest) = split_key(&rest, PINNED_KEY)?;
-        let pinned_by = pinned_by.map(|name| keeper(&name)).transpose()?;
-        let (limit, rest) = split_key(&rest, PINNED_LIMIT_KEY)?;
-        let limit_bytes = limit.map(|text| parse_capacity(&text)).transpose();
-        let limit_bytes = limit_bytes.map_err(SettingsError::PinnedLimit)?;
+        let (pinned, rest) = self.pinned.overlay(&rest)?;
         let (policy, rest) = split_policy(&rest)?;
         // PyTorch does not look at what stands between a key and its value, so that it need be no
         // colon.
@@ -213,8 +195,7 @@ impl Settings {
             config,
             policy: self.policy.clone(),
             oom_snapshot: snapshot.or_else(|| self.oom_snapshot.clone()),
-            pinned_limit_bytes: limit_bytes.or(self.pinned_limit_bytes),
-            pinned_by: pinned_by.or(self.pinned_by),
+            pinned,
             metrics: metrics.or(self.metrics),
             names_torch,
             names_captures,
@@ -223,9 +204,6 @@ impl Settings {
             Some(policy) => settings.with_policy(policy),
             None => settings,
         };
-        if settings.pinned_by == Some(PinnedBy::Torch) && settings.pinned_limit_bytes.is_some() {
-            return Err(SettingsError::PinnedUnlimited);
-        }
         settings.check_known()?;
         Ok(settings)
     }
@@ -244,7 +222,10 @@ pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), SettingsErro
 }
 
 /// Takes a key out of a text: its value, and the text without it.
-fn split_key(text: &str, key: &'static str) -> Result<(Option<String>, String), SettingsError> {
+pub(super) fn split_key(
+    text: &str,
+    key: &'static str,
+) -> Result<(Option<String>, String), SettingsError> {
     let mut found: Option<&str> = None;
     let mut rest: Vec<&str> = Vec::new();
     for part in parts(text) {
@@ -261,15 +242,6 @@ fn split_key(text: &str, key: &'static str) -> Result<(Option<String>, String), 
     let is_bare = found.is_some() && rest.iter().all(|part| part.trim().is_empty());
     let rest = if is_bare { String::new() } else { rest.join(",") };
     Ok((found.map(str::to_owned), rest))
-}
-
-/// Who keeps pinned memory, by name.
-fn keeper(name: &str) -> Result<PinnedBy, SettingsError> {
-    match name {
-        "larder" => Ok(PinnedBy::Larder),
-        "torch" => Ok(PinnedBy::Torch),
-        other => Err(SettingsError::Pinned(other.to_owned())),
-    }
 }
 
 /// Where to listen: a port of this machine alone, or an address with one.
@@ -303,27 +275,6 @@ mod tests {
         assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Settings::default().config);
         let again = settings.overlay("").unwrap();
         assert_eq!(again.oom_snapshot, settings.oom_snapshot);
-    }
-
-    #[test]
-    fn pinned_memory_has_a_limit_and_a_keeper() {
-        let settings = parse("pinned_limit:64GiB,pinned:larder,policy:torch-2.11").unwrap();
-        assert_eq!(settings.pinned_limit_bytes, Some(64 << 30));
-        assert!(!settings.leaves_pinned(), "that is said");
-        assert!(parse("").unwrap().leaves_pinned());
-        assert!(!parse("pinned:larder").unwrap().leaves_pinned());
-        let unlimited = parse("pinned:torch,pinned_limit:1GiB").unwrap_err().to_string();
-        assert!(unlimited.contains("PyTorch's own allocator, which has no limit"), "{unlimited}");
-        assert!(!parse("policy:torch-2.11,pinned_limit:1GiB").unwrap().leaves_pinned());
-        assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
-        assert!(!parse("pinned_limit:1GiB").unwrap().leaves_pinned());
-        for (text, word) in [
-            ("pinned:driver", "is larder or torch, not 'driver'"),
-            ("pinned_limit:lots", "the setting 'pinned_limit': "),
-        ] {
-            let error = parse(text).unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
-        }
     }
 
     #[test]
@@ -422,8 +373,8 @@ mod tests {
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err().to_string(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are \
              policy, page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, \
-             pinned, pinned_limit, oom_snapshot, metrics; PyTorch's settings belong into \
-             PYTORCH_CUDA_ALLOC_CONF"
+             pinned, pinned_limit, pinned_ahead, pinned_idle_s, oom_snapshot, metrics; \
+             PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
         );
         let list =
             check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err().to_string();

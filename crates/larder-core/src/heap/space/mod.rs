@@ -196,7 +196,7 @@ impl Space {
 
     /// Bytes held of the device, in segments and pages.
     #[inline]
-    pub(in crate::heap) fn reserved_bytes(&self) -> u64 {
+    pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
 

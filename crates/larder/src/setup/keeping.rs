@@ -1,0 +1,125 @@
+//! Keeping: what settings say of pinned memory of the host.
+
+use larder_sim::parse_capacity;
+
+use super::error::SettingsError;
+use super::names::{PINNED_AHEAD_KEY, PINNED_IDLE_KEY, PINNED_KEY, PINNED_LIMIT_KEY};
+use super::settings::split_key;
+
+/// How pinned memory of the host is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// Who keeps it in a process with PyTorch, if somebody says so.
+    pub by: Option<PinnedBy>,
+    /// How much may be held; none is as much as there is.
+    pub limit_bytes: Option<u64>,
+    /// For a request of so many bytes memory is got ahead.
+    pub ahead_bytes: Option<u64>,
+    /// What nobody used for so long goes back.
+    pub idle_s: Option<u64>,
+}
+
+/// Who keeps pinned memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PinnedBy {
+    /// Larder.
+    Larder,
+    /// PyTorch's own allocator.
+    Torch,
+}
+
+impl Keeping {
+    /// Reads a settings text on top of this, and gives back the text without what it says of pinned
+    /// memory.
+    pub(super) fn overlay(&self, text: &str) -> Result<(Keeping, String), SettingsError> {
+        let size = |key, text: Option<String>| {
+            let size_bytes = text.map(|text| parse_capacity(&text)).transpose();
+            size_bytes.map_err(|error| SettingsError::PinnedSize(key, error))
+        };
+        let (by, rest) = split_key(text, PINNED_KEY)?;
+        let by = by.map(|name| keeper(&name)).transpose()?;
+        let (limit, rest) = split_key(&rest, PINNED_LIMIT_KEY)?;
+        let (ahead, rest) = split_key(&rest, PINNED_AHEAD_KEY)?;
+        let (idle, rest) = split_key(&rest, PINNED_IDLE_KEY)?;
+        let keeping = Keeping {
+            by: by.or(self.by),
+            limit_bytes: size(PINNED_LIMIT_KEY, limit)?.or(self.limit_bytes),
+            ahead_bytes: size(PINNED_AHEAD_KEY, ahead)?.or(self.ahead_bytes),
+            idle_s: idle.map(|text| seconds(&text)).transpose()?.or(self.idle_s),
+        };
+        match keeping.own_key() {
+            Some(key) if keeping.by == Some(PinnedBy::Torch) => Err(SettingsError::PinnedLeft(key)),
+            _ => Ok((keeping, rest)),
+        }
+    }
+
+    /// A setting that is given and that PyTorch's own allocator has not.
+    pub(super) fn own_key(&self) -> Option<&'static str> {
+        let given = [
+            (PINNED_LIMIT_KEY, self.limit_bytes),
+            (PINNED_AHEAD_KEY, self.ahead_bytes),
+            (PINNED_IDLE_KEY, self.idle_s),
+        ];
+        given.into_iter().find(|(_, value)| value.is_some()).map(|(key, _)| key)
+    }
+}
+
+/// Who keeps pinned memory, by name.
+fn keeper(name: &str) -> Result<PinnedBy, SettingsError> {
+    match name {
+        "larder" => Ok(PinnedBy::Larder),
+        "torch" => Ok(PinnedBy::Torch),
+        other => Err(SettingsError::Pinned(other.to_owned())),
+    }
+}
+
+fn seconds(text: &str) -> Result<u64, SettingsError> {
+    let whole = text.parse().ok().filter(|&seconds: &u32| seconds > 0);
+    whole.map(u64::from).ok_or_else(|| SettingsError::PinnedIdle(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::settings::parse;
+
+    #[test]
+    fn pinned_memory_has_a_keeper_and_a_limit() {
+        let settings = parse("pinned_limit:64GiB,pinned:larder,policy:torch-2.11").unwrap();
+        assert_eq!(settings.pinned.limit_bytes, Some(64 << 30));
+        assert!(!settings.leaves_pinned(), "that is said");
+        assert!(parse("").unwrap().leaves_pinned());
+        assert!(!parse("pinned:larder").unwrap().leaves_pinned());
+        assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
+        for own in ["pinned_limit:1GiB", "pinned_ahead:1GiB", "pinned_idle_s:60"] {
+            assert!(!parse(own).unwrap().leaves_pinned(), "{own}");
+            let later = parse(own).unwrap().overlay("policy:torch-2.11").unwrap();
+            assert!(!later.leaves_pinned(), "{own}");
+            let (key, _) = own.split_once(':').unwrap();
+            let left = parse(&format!("pinned:torch,{own}")).unwrap_err().to_string();
+            assert!(left.starts_with(&format!("'{key}' is about Larder's")), "{left}");
+        }
+    }
+
+    #[test]
+    fn memory_is_got_ahead_and_given_back_where_that_is_asked_for() {
+        let keeping = parse("pinned_idle_s:60 , pinned_ahead:512MiB").unwrap().pinned;
+        assert_eq!((keeping.ahead_bytes, keeping.idle_s), (Some(512 << 20), Some(60)));
+        let keeping = parse("pinned:larder").unwrap().pinned;
+        assert_eq!((keeping.ahead_bytes, keeping.idle_s), (None, None));
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_named() {
+        for (text, word) in [
+            ("pinned:driver", "is larder or torch, not 'driver'"),
+            ("pinned_limit:lots", "the setting 'pinned_limit': "),
+            ("pinned_ahead:lots", "the setting 'pinned_ahead': "),
+            ("pinned_idle_s:soon", "takes whole seconds from 1 on, as 60, not 'soon'"),
+            ("pinned_idle_s:0", "not '0'"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}
