@@ -176,8 +176,9 @@ def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: Fa
         (
             {"LARDER_CONF": "nonsense:1"},
             "LARDER_CONF: 'nonsense' is not one of Larder's own settings, which are policy, "
-            "page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, "
-            "pinned, pinned_limit, pinned_ahead, pinned_idle_s, oom_snapshot, metrics; "
+            "page_size_mb, plain_captures, tight_views_percent, tight_soft, tight_most, "
+            "tight_floor_mb, pinned, pinned_limit, pinned_ahead, pinned_idle_s, oom_snapshot, "
+            "metrics; "
             "PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF",
         ),
         (

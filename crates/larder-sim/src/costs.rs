@@ -132,6 +132,8 @@ fn is_about_memory(kind: CallKind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::heap::prices;
+
     use super::*;
 
     #[test]
@@ -145,6 +147,23 @@ mod tests {
         assert_eq!(release(992), 672_000, "as much again beyond the last");
         assert_eq!(H200.price_ns(CallKind::Alloc, 65 * MIB), 73_500);
         assert_eq!(H200.price_ns(CallKind::Map, 1 << 40), 1_800, "one size was measured");
+    }
+
+    /// The policy tight counts what its calls cost, and knows no simulated GPU.
+    #[test]
+    fn the_heap_counts_with_these_prices() {
+        for page_mb in [2, 20, 64] {
+            let price = |kind| H200.price_ns(kind, page_mb * MIB);
+            let told = [
+                (CallKind::Create, prices::CREATE_NS),
+                (CallKind::Map, prices::MAP_NS),
+                (CallKind::Unmap, prices::UNMAP_NS),
+                (CallKind::Reserve, prices::RESERVE_NS),
+            ];
+            assert!(told.into_iter().all(|(kind, ns)| price(kind) == ns), "{page_mb}");
+            // It grows a little beyond what was measured.
+            assert!(price(CallKind::Access).abs_diff(prices::ACCESS_NS) < 2_000, "{page_mb}");
+        }
     }
 
     #[test]

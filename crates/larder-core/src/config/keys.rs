@@ -30,12 +30,19 @@ pub(super) const KEYS: &[&str] = &[
     "tight_soft",
     "tight_most",
     "tight_floor_mb",
+    "tight_views_percent",
 ];
 
 /// The settings of an allocator that PyTorch does not have. Those of a process, such as the policy,
 /// are read where devices are opened, outside of the core.
-pub const ALLOCATOR_KEYS: [&str; 5] =
-    ["page_size_mb", "plain_captures", "tight_soft", "tight_most", "tight_floor_mb"];
+pub const ALLOCATOR_KEYS: [&str; 6] = [
+    "page_size_mb",
+    "plain_captures",
+    "tight_views_percent",
+    "tight_soft",
+    "tight_most",
+    "tight_floor_mb",
+];
 
 /// The first PyTorch that knows a setting, as far as that is one of those with a version here; none
 /// if no PyTorch has it.

@@ -118,11 +118,13 @@ pub struct Config {
     /// `page_size_mb` (ours): size of the pages that back large expandable segments. None is the
     /// size of a large segment, as in PyTorch.
     pub page_bytes: Option<u64>,
+    /// `tight_views_percent` (ours): under the policy tight, what part of the time views may cost.
+    /// Beyond it new pages are made instead of views.
+    pub tight_views_percent: f64,
     /// `tight_soft` (ours): under the policy tight, new pages are made freely while no more is held
     /// than this times the most that was in use.
     pub tight_soft: f64,
-    /// `tight_most` (ours): the same for a program that goes on making views, because it never
-    /// repeats itself: what may be held then grows up to this.
+    /// `tight_most` (ours): the same where views have cost what they may.
     pub tight_most: f64,
     /// `tight_floor_mb` (ours): under the policy tight, new pages are made freely up to here.
     pub tight_floor_bytes: u64,
@@ -157,6 +159,7 @@ impl Default for Config {
                 max_cached_bytes: None,
             },
             page_bytes: None,
+            tight_views_percent: 1.0,
             tight_soft: 1.007,
             tight_most: 1.1,
             tight_floor_bytes: 0,
@@ -171,6 +174,13 @@ fn is_soft(value: f64) -> bool {
 }
 
 const SOFT_EXPECTED: &str = "a number from 1 to 16";
+
+/// What `tight_views_percent` takes.
+fn is_percent(value: f64) -> bool {
+    (0.0..=100.0).contains(&value)
+}
+
+const PERCENT_EXPECTED: &str = "a number from 0 to 100";
 
 impl Config {
     /// Reads the settings text of a program that begins.
@@ -301,6 +311,9 @@ impl Config {
             if !is_soft(value) {
                 return wrong(key, &value, SOFT_EXPECTED);
             }
+        }
+        if !is_percent(self.tight_views_percent) {
+            return wrong("tight_views_percent", &self.tight_views_percent, PERCENT_EXPECTED);
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use crate::config::entry::Entry;
 use crate::config::keys::{ALLOCATOR_KEYS, KEYS, known_since};
 use crate::config::number::whole;
 use crate::config::token::{Tokens, is_punctuation};
-use crate::config::{Backend, Config, ConfigError, division_class, is_soft};
-use crate::config::{LARGE_SEGMENT_FLOOR_MB, SOFT_EXPECTED};
+use crate::config::{Backend, Config, ConfigError, division_class, is_percent, is_soft};
+use crate::config::{LARGE_SEGMENT_FLOOR_MB, PERCENT_EXPECTED, SOFT_EXPECTED};
 use crate::torch_version::TorchVersion;
 use crate::types::MIB;
 
@@ -258,6 +258,9 @@ impl<'a> Reading<'a> {
         match entry.key {
             "plain_captures" => self.plain_captures = Some(entry.boolean()?),
             "page_size_mb" => config.page_bytes = Some(entry.page_bytes()?),
+            "tight_views_percent" => {
+                config.tight_views_percent = entry.plain_fraction(is_percent, PERCENT_EXPECTED)?;
+            }
             "tight_soft" => config.tight_soft = entry.plain_fraction(is_soft, SOFT_EXPECTED)?,
             "tight_most" => config.tight_most = entry.plain_fraction(is_soft, SOFT_EXPECTED)?,
             "tight_floor_mb" => config.tight_floor_bytes = entry.plain_mebibytes()?,

@@ -31,6 +31,7 @@ mod waiting;
 
 pub use inventory::{checkpoint, run, states};
 pub(crate) use inventory::{growth, release};
+pub use paged::prices;
 pub use pools::lane_state;
 pub use pools::private::Filter;
 pub use space::block::State;

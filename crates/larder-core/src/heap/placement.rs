@@ -163,11 +163,11 @@ impl Placement {
         debug_assert!(inventory.space()[id].state != State::Live, "{id:?} is free now");
     }
 
-    /// Pages are given back.
-    pub(super) fn note_given_back(&mut self) {
+    /// So many pages were made.
+    pub(super) fn note_grown(&mut self, pages: u64, bytes: u64) {
         match self {
             Placement::BestFit(_) => {}
-            Placement::Paged(paged) => paged.note_given_back(),
+            Placement::Paged(paged) => paged.note_grown(pages, bytes),
         }
     }
 

@@ -38,6 +38,7 @@ impl Heap {
     /// The pages of a plan were mapped. Returns the free block that they are part of now.
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         self.expect_settled();
+        self.placement.note_grown(plan.page_count(), plan.span.size_bytes);
         self.inventory.commit_map(plan, pages)
     }
 
@@ -133,7 +134,6 @@ impl Heap {
     /// The first `count` pages of a plan were unmapped.
     pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
         self.expect_settled();
-        self.placement.note_given_back();
         self.inventory.commit_unmap(plan, count);
     }
 

@@ -69,9 +69,9 @@ fn a_third_stream_waits_for_what_was_annexed() {
 }
 
 /// How often pages are mapped while blocks of many sizes come and go in ever another order, on so
-/// many streams: in the second half of it, when a program that does not repeat itself has slack.
+/// many streams: in the second half of it, when views have cost what they may.
 fn maps_of(streams: &[StreamId], seed: u64) -> u64 {
-    let top = tight();
+    let top = BenchTop::new(16 * GIB, "tight_views_percent:0.2", Policy::tight());
     let mut random = Random::new(seed);
     let mut live: Vec<Addr> = Vec::new();
     let mut half = || {

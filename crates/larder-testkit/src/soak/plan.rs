@@ -333,6 +333,10 @@ fn add_entry(text: &mut String, entries: &str) {
 /// How much may be held under the policy tight, as a settings text.
 fn tight_settings(random: &mut Random) -> String {
     let mut entries = Vec::new();
+    if random.chance(0.4) {
+        let percent = random.pick(&["0", "0.003", "0.03", "100"]);
+        entries.push(format!("tight_views_percent:{percent}"));
+    }
     if random.chance(0.2) {
         entries.push(format!("tight_soft:{}", random.pick(&["1", "1.05", "2"])));
     }

@@ -372,9 +372,9 @@ mod tests {
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err().to_string(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are \
-             policy, page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, \
-             pinned, pinned_limit, pinned_ahead, pinned_idle_s, oom_snapshot, metrics; \
-             PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
+             policy, page_size_mb, plain_captures, tight_views_percent, tight_soft, tight_most, \
+             tight_floor_mb, pinned, pinned_limit, pinned_ahead, pinned_idle_s, oom_snapshot, \
+             metrics; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
         );
         let list =
             check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err().to_string();

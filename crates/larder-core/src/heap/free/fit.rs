@@ -3,8 +3,8 @@
 //! What is free on a page that is partly in use is **stranded**: it serves small requests, or is an
 //! end of a view, and is no whole page for anybody. So the smallest block is not always the best
 //! one. Where it would leave a piece that nobody can use, a larger one may leave whole pages. That
-//! costs views now and then, because large blocks are broken into: a program that has slack, so
-//! that it need not be sparing, would rather have fewer of those.
+//! costs views now and then, because large blocks are broken into: a program that spent its budget
+//! would rather have fewer of those.
 
 use crate::heap::free::free_index::{FreeIndex, Spot};
 use crate::heap::space::block::Block;

@@ -8,10 +8,12 @@
 //! freed. Views are remembered: where the bytes under one are free again it serves with
 //! no call. And the **request log** puts each request where it lay the last time.
 //!
-//! New pages are made as long as what is held stays within `soft` of the most that was ever in use;
-//! beyond that only where all that is free does not suffice.
+//! New pages are made as long as what is held stays within `tight_soft` of the most that was in use;
+//! beyond that only where all that is free does not suffice, or where views have cost what they may
+//! (`budget.rs`).
 
 pub(in crate::heap) mod absorb;
+mod budget;
 mod cycle;
 mod free_runs;
 pub(crate) mod ground;
@@ -19,6 +21,7 @@ pub(in crate::heap) mod in_place;
 mod lending;
 mod notes;
 mod place;
+pub mod prices;
 mod recency;
 pub(crate) mod request_log;
 pub(crate) mod seek;
@@ -30,8 +33,9 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::Config;
 use crate::heap::ids::{BlockId, LaneId, PageAt};
 use crate::types::MIB;
+use budget::Budget;
 use recency::Recency;
-use request_log::{Ask, Goal, RequestLog};
+use request_log::{Ask, Goal, RequestLog, Tally};
 
 /// The smallest page, and the unit of all of them. What is smaller than this is no block in a view.
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
@@ -42,6 +46,10 @@ const PAGE_MAX_BYTES: u64 = 64 * MIB;
 /// part may be: while what is lost times the first is less than what is held, as many pages as the
 /// second says are the fewest.
 const PAGES_MIN: [(u64, u64); 3] = [(512, 256), (100, 512), (0, 1024)];
+/// A program that holds so much has pages that many times as large: what is lost in them does not
+/// matter beside it, and views of them cost less.
+const LARGE_BYTES: u64 = 5 << 30;
+const LARGE_FACTOR: u64 = 4;
 /// Or this part of what a request needs, though not more than that: a program that is about to hold
 /// much does not have to begin with the smallest pages.
 const GROWTH_PAGES_MIN: u64 = 16;
@@ -49,18 +57,6 @@ const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
 /// Pages are shown at most this many times over, on average. Views that nobody has go before that,
 /// those first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
-
-/// A program that shows so many times in new views what it holds does not repeat itself.
-const DOUBT: u64 = 2;
-/// It may hold this much more each time, as a part of what is in use: views cost time for as long
-/// as it runs, and memory costs it once.
-const SLACK: f64 = 0.01;
-/// Once it has shown that, it is surer each time: half of what it holds will do, then a quarter,
-/// down to one part in two to this power.
-const SURE_MAX: u32 = 3;
-/// A program that comes to use so much more than ever before still grows, and could not repeat
-/// itself yet: what was shown until then is not counted.
-const RISE: f64 = 1.1;
 
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
@@ -77,13 +73,10 @@ pub(crate) struct Paged {
     shown_pages: u64,
     /// All views.
     views: Recency,
-    /// How much new views showed since the slack grew, since the program did, or since pages were
-    /// given back: then views have to be made anew though the program repeats itself.
-    shown_anew_bytes: u64,
-    /// The most that was in use when it last rose, so that counting began anew.
-    risen_bytes: u64,
-    /// How often what may be held grew, for views that were made.
-    slacks: u32,
+    /// What calls may cost, and have cost.
+    budget: Budget,
+    /// What came in lanes that are gone.
+    past: Tally,
     /// The most that was in use since the phase began, as far as it was looked at.
     high_bytes: u64,
 }
@@ -149,55 +142,38 @@ impl Paged {
         let lanes = self.ways.len();
         for (at, way) in self.ways.iter_mut().enumerate() {
             if !is_there(LaneId(at as u32)) {
+                self.past = self.past.plus(way.log.tally());
                 *way = Way::default();
                 way.log.share_with(lanes);
             }
         }
     }
 
-    /// A view was made that shows so much, of so much that is held.
-    fn note_shown(&mut self, shown_bytes: u64, held_bytes: u64) {
-        if self.high_bytes as f64 > RISE * self.risen_bytes as f64 {
-            self.risen_bytes = self.high_bytes;
-            self.shown_anew_bytes = 0;
-        }
-        self.shown_anew_bytes += shown_bytes;
-        let proof_bytes = match self.slacks {
-            0 => DOUBT * held_bytes,
-            times => held_bytes >> times.min(SURE_MAX),
-        };
-        if self.shown_anew_bytes >= proof_bytes {
-            self.shown_anew_bytes = 0;
-            self.slacks = self.slacks.saturating_add(1);
-        }
+    /// What came so far, of all requests that are put into pages.
+    fn tally(&self) -> Tally {
+        let logs = self.ways.iter().map(|way| way.log.tally());
+        logs.fold(self.past, Tally::plus)
     }
 
-    /// Pages are given back: what is shown of those that come instead says nothing of the program.
-    pub(super) fn note_given_back(&mut self) {
-        self.shown_anew_bytes = 0;
+    /// So many pages were made.
+    pub(super) fn note_grown(&mut self, pages: u64, bytes: u64) {
+        self.budget.note_grown(pages, bytes);
     }
 
     /// A phase of the program begins: the cache was emptied while so much was in use. What the last
-    /// one used says nothing of it. If little is left of what was in use, neither do the views that
-    /// the last one needed: it is another program by now, which may well repeat itself.
+    /// one used says nothing of it. If little is left of what was in use, neither does what the
+    /// last one spent: it is another program by now.
     pub(super) fn begin_phase(&mut self, last_high_bytes: u64, active_bytes: u64) {
         self.high_bytes = active_bytes;
-        self.risen_bytes = 0;
-        self.shown_anew_bytes = 0;
         if active_bytes < last_high_bytes / 2 {
-            self.slacks = 0;
+            let tally = self.tally();
+            self.budget.begin(tally);
         }
     }
 
-    /// Whether the program may hold more than others, because it does not repeat itself.
-    pub(super) fn has_slack(&self) -> bool {
-        self.slacks > 0
-    }
-
-    /// How much may be held before views are made, as a multiple of the most that was in use.
-    fn soft(&self, config: &Config) -> f64 {
-        let grown = config.tight_soft + SLACK * f64::from(self.slacks);
-        grown.min(config.tight_most.max(config.tight_soft))
+    /// Whether the program makes more views than it can pay for, because it does not repeat itself.
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget.is_spent()
     }
 }
 
@@ -226,7 +202,9 @@ fn fitting_page_bytes(growth: Growth) -> u64 {
     let early_bytes = (more_bytes / GROWTH_PAGES_MIN).min(EARLY_PAGE_MAX_BYTES);
     let is_spared = |factor: u64| lost_bytes.saturating_mul(factor) < reserved_bytes;
     let parts = PAGES_MIN.into_iter().find(|&(factor, _)| is_spared(factor));
-    let limit_bytes = parts.map_or(0, |(_, parts)| reserved_bytes / parts).max(early_bytes);
+    let factor = if reserved_bytes < LARGE_BYTES { 1 } else { LARGE_FACTOR };
+    let part_bytes = parts.map_or(0, |(_, parts)| reserved_bytes / parts * factor);
+    let limit_bytes = part_bytes.max(early_bytes);
     1 << limit_bytes.clamp(PAGE_MIN_BYTES, PAGE_MAX_BYTES).ilog2()
 }
 
@@ -244,47 +222,17 @@ mod tests {
     fn pages_grow_with_what_is_held() {
         assert_eq!(page_mib(0, 0, 0), 2);
         assert_eq!(page_mib(4096, 4096, 0), 4);
-        assert_eq!(page_mib(40_000, 4000, 0), 32);
+        assert_eq!(page_mib(5119, 5119, 0), 4);
+        assert_eq!(page_mib(5120, 5120, 0), 16, "and once much is held");
+        assert_eq!(page_mib(10_000, 1000, 0), 32);
         assert_eq!(page_mib(1 << 20, 1 << 20, 0), 64);
         assert_eq!(page_mib(0, 0, 1 << 20), 4, "at first");
     }
 
     #[test]
-    fn what_may_be_held_grows_with_the_views_that_are_made() {
-        let (mut tight, mut config) = (Paged::default(), Config::default());
-        tight.note_shown(199, 100);
-        assert!((tight.soft(&config) - config.tight_soft).abs() < 1e-9);
-        tight.note_shown(1, 100);
-        assert!((tight.soft(&config) - config.tight_soft - SLACK).abs() < 1e-9);
-        tight.note_shown(49, 100);
-        assert_eq!(tight.slacks, 1, "half of what is held is needed now");
-        tight.note_shown(1, 100);
-        tight.note_shown(25, 100);
-        assert_eq!(tight.slacks, 3, "and then a quarter");
-        (0..1000).for_each(|_| tight.note_shown(100, 100));
-        assert!((tight.soft(&config) - config.tight_most).abs() < 1e-9, "and no further");
-        config.tight_soft = 1.5;
-        assert!((tight.soft(&config) - 1.5).abs() < 1e-9, "nor below what was asked for");
-    }
-
-    #[test]
-    fn a_program_that_still_grows_has_not_shown_that_it_does_not_repeat_itself() {
-        let mut tight = Paged { high_bytes: 1000, ..Paged::default() };
-        tight.note_shown(199, 100);
-        tight.high_bytes = 1100;
-        tight.note_shown(0, 100);
-        assert_eq!(tight.shown_anew_bytes, 199, "a tenth is no rise");
-        tight.high_bytes = 1101;
-        tight.note_shown(199, 100);
-        assert_eq!((tight.shown_anew_bytes, tight.slacks), (199, 0));
-        tight.note_shown(1, 100);
-        assert_eq!(tight.slacks, 1);
-    }
-
-    #[test]
     fn pages_are_larger_where_little_is_lost() {
-        assert_eq!(page_mib(8192, 82, 0), 8, "a hundredth is lost");
-        assert_eq!(page_mib(8192, 80, 0), 16);
-        assert_eq!(page_mib(8192, 15, 0), 32);
+        assert_eq!(page_mib(4096, 41, 0), 4, "a hundredth is lost");
+        assert_eq!(page_mib(4096, 40, 0), 8);
+        assert_eq!(page_mib(4096, 7, 0), 16);
     }
 }

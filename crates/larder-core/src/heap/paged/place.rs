@@ -82,7 +82,7 @@ impl Paged {
 
     /// Which of the free blocks that are large enough a request gets that has no place.
     pub(in crate::heap) fn fit(&self, want: &Want) -> Fit {
-        if !want.expandable || !want.splits || self.has_slack() {
+        if !want.expandable || !want.splits || self.is_spent() {
             Fit::Smallest
         } else {
             Fit::LeastStranding

@@ -107,6 +107,28 @@ impl Goal {
     }
 }
 
+/// How many requests came, and how many of them the program had not come by before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) requests: u64,
+    pub(crate) strange: u64,
+}
+
+impl Tally {
+    /// This one and another.
+    pub(crate) fn plus(self, other: Tally) -> Tally {
+        Tally { requests: self.requests + other.requests, strange: self.strange + other.strange }
+    }
+
+    /// What came since an earlier moment.
+    pub(crate) fn since(self, earlier: Tally) -> Tally {
+        Tally {
+            requests: self.requests.saturating_sub(earlier.requests),
+            strange: self.strange.saturating_sub(earlier.strange),
+        }
+    }
+}
+
 /// So many bytes in units of a block. What is more than fits is taken for another number, which
 /// does no harm: a place is looked at before a block is put there.
 #[inline]
@@ -148,6 +170,8 @@ pub(crate) struct RequestLog {
     /// While the program repeats itself in a cycle that was closed, the entry that the next request
     /// should be; else nowhere.
     ahead: u32,
+    /// What came so far.
+    tally: Tally,
     /// A copy of that entry. It is fetched when the request before it comes, because the next one
     /// would have to wait for it.
     upcoming: Entry,
@@ -178,6 +202,7 @@ impl Default for RequestLog {
             ends: Vec::new(),
             last: NOWHERE,
             ahead: NOWHERE,
+            tally: Tally::default(),
             upcoming: Entry::NONE,
             guide: NOWHERE,
             is_good: false,
@@ -200,6 +225,11 @@ impl RequestLog {
     #[inline]
     pub(crate) fn repeats(&self) -> bool {
         self.ahead != NOWHERE
+    }
+
+    /// What came so far.
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// How much it holds of the host's memory.
@@ -234,6 +264,7 @@ impl RequestLog {
         if !ask.is_for(size_bytes) {
             return None;
         }
+        self.tally.requests += 1;
         self.last = self.ahead;
         self.look_ahead(next);
         Some(goal)
@@ -281,6 +312,7 @@ impl RequestLog {
     #[cold]
     #[inline(never)]
     fn walk_on(&mut self, ask: Ask) -> Option<Spot> {
+        self.tally.requests += 1;
         self.good_entries = if self.is_good { self.good_entries + 1 } else { 0 };
         if self.try_close() && self.entries[self.guide as usize].ask == ask {
             self.last = self.guide;
@@ -292,6 +324,7 @@ impl RequestLog {
         let known = followed.is_some().then_some(self.guide).or_else(|| self.find(ask, print));
         self.guide = known.map_or(NOWHERE, |at| self.entries[at as usize].next);
         self.is_good = known.is_some();
+        self.tally.strange += u64::from(known.is_none());
         let spot = known.map(|at| self.spots[at as usize]);
         self.add(ask, spot.unwrap_or(Spot::NONE), print);
         spot

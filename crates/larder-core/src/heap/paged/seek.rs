@@ -108,25 +108,48 @@ impl Paged {
         if let Some(claim) = find_claim(inventory, reach) {
             return claim;
         }
+        let config = inventory.rules().config();
         if asking.is_free()
-            && let Some(growth) = grow_within(inventory, reach, self.soft_bytes(inventory, want))
+            && let Some(growth) =
+                grow_within(inventory, reach, self.limit_bytes(inventory, want, config.tight_soft))
         {
             return growth;
         }
-        if can_be_in_view {
-            stitch_or_grow(inventory, reach, asking)
-        } else {
-            grow_hard(inventory, want, want.size_bytes, Some(reach), asking)
+        if !can_be_in_view {
+            return grow_hard(inventory, want, want.size_bytes, Some(reach), asking);
         }
+        let next = stitch_or_grow(inventory, reach, asking);
+        if asking.is_free()
+            && let Move::View { plan, .. } = &next
+            && let Some(growth) = self.grow_instead(inventory, reach, plan)
+        {
+            return growth;
+        }
+        next
     }
 
-    /// How much the policy allows itself to hold for a request before others' memory is put
-    /// together.
-    fn soft_bytes(&self, inventory: &Inventory, want: &Want) -> u64 {
+    /// Growth in the place of a view that the program cannot pay for, while no more is held than
+    /// the settings say.
+    fn grow_instead(
+        &mut self,
+        inventory: &Inventory,
+        reach: Reach<'_>,
+        plan: &ViewPlan,
+    ) -> Option<Move> {
+        let (config, tally) = (inventory.rules().config(), self.tally());
+        if self.budget.affords_view(config, plan.pages.len() as u64, tally) {
+            return None;
+        }
+        let most = config.tight_most.max(config.tight_soft);
+        grow_within(inventory, reach, self.limit_bytes(inventory, reach.want, most))
+    }
+
+    /// How much may be held for a request, if it may be so many times the most that was in use.
+    fn limit_bytes(&self, inventory: &Inventory, want: &Want, times: f64) -> u64 {
         let active_bytes = inventory.recorder().active_bytes().current as u64;
         let high_bytes = self.high_bytes.max(active_bytes + want.size_bytes);
-        let soft_bytes = (self.soft(inventory.rules().config()) * high_bytes as f64) as u64;
-        soft_bytes.max(inventory.rules().config().tight_floor_bytes)
+        let limit_bytes = (times * high_bytes as f64) as u64;
+        limit_bytes.max(inventory.rules().config().tight_floor_bytes)
     }
 
     /// The shortest run in a view of the lane's under which everything is free, and that is long

@@ -58,12 +58,13 @@ impl Paged {
         for part in &parts {
             *self.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
         }
-        self.shown_pages += parts.len() as u64;
+        let parts_count = parts.len() as u64;
+        self.shown_pages += parts_count;
         let id = inventory.add_segment(want, span, Backing::View { parts }, State::Hollow);
         let view = inventory.space()[id].segment;
         inventory.space_mut().cover_view(view);
         self.views.note_use(view);
-        self.note_shown(plan.size_bytes, inventory.space().reserved_bytes());
+        self.budget.note_shown(parts_count);
         inventory.recorder_mut().record(Record::Shown);
         let segment = &inventory.space()[view];
         for part in segment.parts() {
@@ -92,6 +93,7 @@ impl Paged {
         assert!(count <= plan.parts.len(), "more was unmapped than was planned");
         if count > 0 {
             inventory.recorder_mut().record(Record::Hidden);
+            self.budget.note_hidden(count as u64);
         }
         for &(at, span) in &plan.parts[..count] {
             inventory.tell_of_view(plan.view, Action::SegmentUnmap, span);
