@@ -19,13 +19,14 @@ pub(super) const PINNED_IDLE_KEY: &str = "pinned_idle_s";
 pub(super) const CAPTURES_KEY: &str = "plain_captures";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF`
 /// takes.
-pub const OWN_KEYS: [&str; 12] = {
+pub const OWN_KEYS: [&str; 13] = {
     // Taken apart by number, so that one more does not go unnoticed.
-    let [pages, captures, soft, most, floor] = config::ALLOCATOR_KEYS;
+    let [pages, captures, views, soft, most, floor] = config::ALLOCATOR_KEYS;
     [
         POLICY_KEY,
         pages,
         captures,
+        views,
         soft,
         most,
         floor,
