@@ -227,7 +227,8 @@ impl Workload {
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Found> {
         let question = question(policy, settings, room, addresses)?;
-        let posed = question.pose_fit(&self.work).map_err(|error| stopped(name, &error))?;
+        let posed =
+            question.pose_fit(&self.work).map_err(|error| Error::new_err(error.to_string()))?;
         let Posed { setup, settings } = posed;
         let found = py.detach(|| {
             let fit = fit::fit(&self.work, &setup, passes, &Unwatched)?;
