@@ -92,13 +92,14 @@ fn maps_of(streams: &[StreamId], seed: u64) -> u64 {
     maps
 }
 
-/// Two streams whose memory lies in between each other's make as many views as one, or little more.
+/// Two streams whose memory lies in between each other's make few more views than one: without
+/// absorbing they would make many times as many.
 #[test]
 fn streams_that_race_make_hardly_more_views_than_one() {
     let seed = 3;
     let [one, two] = [&[MAIN][..], &[MAIN, SIDE]].map(|streams| maps_of(streams, seed));
     assert!(
-        one > 500 && two < 2 * one,
+        one > 500 && 2 * two < 5 * one,
         "seed {seed}: {one} pages mapped for a stream, {two} for two"
     );
 }

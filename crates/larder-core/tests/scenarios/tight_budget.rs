@@ -81,7 +81,7 @@ fn a_program_that_repeats_itself_is_never_short() {
     let top = BenchTop::new(80 * GIB, "page_size_mb:4", Policy::tight());
     let mut random = Random::new(3);
     let sizes: Vec<u64> = (0..400).map(|_| 512 * random.between(1000, 100_000)).collect();
-    let mut round = || {
+    let round = |sizes: &[u64]| {
         let before = top.device.total_calls();
         let mut live: Vec<Addr> = Vec::new();
         for (index, &size_bytes) in sizes.iter().enumerate() {
@@ -93,7 +93,7 @@ fn a_program_that_repeats_itself_is_never_short() {
         top.free_all(&live);
         top.device.total_calls() - before
     };
-    let calls = [(); 6].map(|()| round());
+    let calls = [(); 6].map(|()| round(&sizes));
     assert_eq!(calls[5], 0, "{calls:?}");
     let stats = top.stats();
     let [held, used] =

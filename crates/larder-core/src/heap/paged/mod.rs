@@ -8,9 +8,9 @@
 //! freed. Views are remembered: where the bytes under one are free again it serves with
 //! no call. And the **request log** puts each request where it lay the last time.
 //!
-//! New pages are made as long as what is held stays within `tight_soft` of the most that was in use;
-//! beyond that only where all that is free does not suffice, or where views have cost what they may
-//! (`budget.rs`).
+//! New pages are made as long as what is held stays within `tight_soft` of the most that was in
+//! use; beyond that only where all that is free does not suffice, or where views have cost what
+//! they may (`budget.rs`).
 
 pub(in crate::heap) mod absorb;
 mod budget;

@@ -1,5 +1,6 @@
 //! Prices: what calls about pages cost, in nanoseconds, as measured on an H200 with driver 580 and
-//! CUDA 13.0. They are about the same for every size of page. The simulated GPU counts with the same.
+//! CUDA 13.0. They are about the same for every size of page. The simulated GPU counts with them
+//! too.
 
 /// To create a page.
 pub const CREATE_NS: u64 = 13_500;
