@@ -19,13 +19,13 @@ use larder_study::report::{fitted, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
 use larder_study::told::Told;
-use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::conf;
 use crate::errors::{Error, FileError, SettingsError, UsageError, of_recording};
 use crate::number;
+use crate::progress::Shown;
 
 /// Operations to run, and what a recording knows besides.
 #[pyclass(module = "larder._native", frozen)]
@@ -58,7 +58,7 @@ pub(crate) fn set_up(
 }
 
 /// What a caller says of a run.
-fn question(
+pub(crate) fn question(
     policy: Option<&str>,
     settings: Option<&str>,
     (memory_bytes, card, cap_bytes, error): Room,
@@ -100,7 +100,7 @@ impl Workload {
         path: PathBuf,
         #[pyo3(from_py_with = number::device)] device: u32,
     ) -> PyResult<Workload> {
-        let contents = py.detach(|| Contents::load(&path, &Unwatched));
+        let contents = py.detach(|| Contents::load(&path, &Shown::default()));
         match contents.map_err(|error| FileError::new_err(error.to_string()))? {
             Contents::Script(ops) => {
                 let work = larder_study::workload::Workload { ops, ..Default::default() };
@@ -191,8 +191,9 @@ impl Workload {
             None => compare::usual_settings(Some(&setup.policy)),
         };
         let policy = Some(&setup.policy);
-        let ran = py
-            .detach(|| compare::under(&self.work, &setup, policy, &settings, is_usual, &Unwatched));
+        let ran = py.detach(|| {
+            compare::under(&self.work, &setup, policy, &settings, is_usual, &Shown::default())
+        });
         let mut compared = ran.map_err(|error| stopped(name, &error))?;
         let answer = answer(&Commands::of(name), &compared);
         let (setup, rows) = compared.remove(0);
@@ -230,8 +231,8 @@ impl Workload {
         let posed = question.pose_fit(&self.work).map_err(|error| stopped(name, &error))?;
         let Posed { setup, settings } = posed;
         let found = py.detach(|| {
-            let fit = fit::fit(&self.work, &setup, passes, &Unwatched)?;
-            let margin = margin::margin(&self.work, &setup, &fit, &Unwatched)?;
+            let fit = fit::fit(&self.work, &setup, passes, &Shown::default())?;
+            let margin = margin::margin(&self.work, &setup, &fit, &Shown::default())?;
             Ok((fit, margin))
         });
         let (fit, margin) = found.map_err(|error: ReplayError| stopped(name, &error))?;
