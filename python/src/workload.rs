@@ -11,7 +11,7 @@ use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
 use larder_study::margin;
 use larder_study::passes::Pass;
-use larder_study::question::{Posed, Question};
+use larder_study::question::{PoseError, Posed, Question};
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
@@ -228,7 +228,8 @@ impl Workload {
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Found> {
         let question = question(policy, settings, room, addresses)?;
-        let posed = question.pose_fit(&self.work).map_err(|error| stopped(name, &error))?;
+        let unposed = |error: PoseError| Error::new_err(format!("{name}: {error}"));
+        let posed = question.pose_fit(&self.work).map_err(unposed)?;
         let Posed { setup, settings } = posed;
         let found = py.detach(|| {
             let fit = fit::fit(&self.work, &setup, passes, &Shown::default())?;
