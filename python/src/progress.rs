@@ -1,4 +1,4 @@
-//! Progress: what work that takes seconds tells a function of Python's, such as a bar in a notebook.
+//! Progress: what work that takes seconds tells a function of Python's, as a bar in a notebook.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
