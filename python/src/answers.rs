@@ -9,10 +9,10 @@ use larder_study::report::answer::Commands;
 use larder_study::report::{self as said, explained, explained_json, picture, tuned};
 use larder_study::scene::Provenance;
 use larder_study::tune::tune;
-use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 
 use crate::number;
+use crate::progress::Shown;
 use crate::workload::{Room, Workload, set_up, stopped};
 
 /// One stretch of a program: its first operation, the most that was allocated, active and reserved
@@ -34,7 +34,7 @@ pub(crate) fn explain(
 ) -> PyResult<Option<(String, String)>> {
     let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
     let answered = py.detach(|| {
-        let found = study::explain(&workload.work, &setup, failure, &Unwatched)?;
+        let found = study::explain(&workload.work, &setup, failure, &Shown::default())?;
         let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
         let provenance = Provenance::new(&workload.work, taken);
         let heading = explained::heading(name, &workload.work, &setup, &chosen);
@@ -60,7 +60,7 @@ pub(crate) fn outlook(
     addresses: &str,
 ) -> PyResult<Option<(String, String)>> {
     let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
-    let answered = py.detach(|| study::outlook(&workload.work, &setup, &Unwatched));
+    let answered = py.detach(|| study::outlook(&workload.work, &setup, &Shown::default()));
     let found = answered.map_err(|error| stopped(name, &error))?;
     Ok(found.map(|found| {
         let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
@@ -86,7 +86,7 @@ pub(crate) fn tune_settings(
     let (setup, chosen) = set_up(&workload.work, policy, None, room, addresses)?;
     let (policies, limit) =
         ([setup.policy.clone()], Duration::from_secs_f64(seconds.clamp(0.1, 86_400.0)));
-    let ran = py.detach(|| tune(&workload.work, &setup, &policies, limit, &Unwatched));
+    let ran = py.detach(|| tune(&workload.work, &setup, &policies, limit, &Shown::default()));
     let found = ran.map_err(|error| stopped(name, &error))?;
     let text = [
         explained::heading(name, &workload.work, &setup, &chosen),

@@ -11,7 +11,7 @@ use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
 use larder_study::margin;
 use larder_study::passes::Pass;
-use larder_study::question::{Posed, Question};
+use larder_study::question::{PoseError, Posed, Question};
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
@@ -19,13 +19,13 @@ use larder_study::report::{fitted, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
 use larder_study::told::Told;
-use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::conf;
 use crate::errors::{Error, FileError, SettingsError, UsageError, of_recording};
 use crate::number;
+use crate::progress::Shown;
 
 /// Operations to run, and what a recording knows besides.
 #[pyclass(module = "larder._native", frozen)]
@@ -58,7 +58,7 @@ pub(crate) fn set_up(
 }
 
 /// What a caller says of a run.
-fn question(
+pub(crate) fn question(
     policy: Option<&str>,
     settings: Option<&str>,
     (memory_bytes, card, cap_bytes, error): Room,
@@ -100,7 +100,7 @@ impl Workload {
         path: PathBuf,
         #[pyo3(from_py_with = number::device)] device: u32,
     ) -> PyResult<Workload> {
-        let contents = py.detach(|| Contents::load(&path, &Unwatched));
+        let contents = py.detach(|| Contents::load(&path, &Shown::default()));
         match contents.map_err(|error| FileError::new_err(error.to_string()))? {
             Contents::Script(ops) => {
                 let work = larder_study::workload::Workload { ops, ..Default::default() };
@@ -191,8 +191,9 @@ impl Workload {
             None => compare::usual_settings(Some(&setup.policy)),
         };
         let policy = Some(&setup.policy);
-        let ran = py
-            .detach(|| compare::under(&self.work, &setup, policy, &settings, is_usual, &Unwatched));
+        let ran = py.detach(|| {
+            compare::under(&self.work, &setup, policy, &settings, is_usual, &Shown::default())
+        });
         let mut compared = ran.map_err(|error| stopped(name, &error))?;
         let answer = answer(&Commands::of(name), &compared);
         let (setup, rows) = compared.remove(0);
@@ -227,12 +228,12 @@ impl Workload {
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Found> {
         let question = question(policy, settings, room, addresses)?;
-        let posed =
-            question.pose_fit(&self.work).map_err(|error| Error::new_err(error.to_string()))?;
+        let unposed = |error: PoseError| Error::new_err(format!("{name}: {error}"));
+        let posed = question.pose_fit(&self.work).map_err(unposed)?;
         let Posed { setup, settings } = posed;
         let found = py.detach(|| {
-            let fit = fit::fit(&self.work, &setup, passes, &Unwatched)?;
-            let margin = margin::margin(&self.work, &setup, &fit, &Unwatched)?;
+            let fit = fit::fit(&self.work, &setup, passes, &Shown::default())?;
+            let margin = margin::margin(&self.work, &setup, &fit, &Shown::default())?;
             Ok((fit, margin))
         });
         let (fit, margin) = found.map_err(|error: ReplayError| stopped(name, &error))?;

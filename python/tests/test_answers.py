@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import urllib.request
 import xml.etree.ElementTree
+from random import Random
 from typing import Any
 
 import larder
@@ -187,3 +189,124 @@ def test_a_failed_request_is_written_down_and_the_page_is_openmetrics(
     assert shown.returncode == 0, shown.stderr
     reserved = larder._native.format_size(stats["reserved_bytes.all.current"])
     assert f"held        {reserved:>12}" in shown.stdout
+
+
+def recorded(path: pathlib.Path, seed: int) -> None:
+    """A recording of a random program under random settings, with whatever cap."""
+    random = Random(seed)
+    policy = random.choice(["torch-2.11", "larder", "tight"])
+    conf = random.choice(["", ",expandable_segments:True", ",max_split_size_mb:40"])
+    allocator = larder.Allocator("sim:1GiB", settings=f"policy:{policy}{conf}")
+    allocator.record_history()
+    if random.random() < 0.6:
+        allocator.set_memory_fraction(random.uniform(0.2, 0.9))
+    live: list[int] = []
+    for _ in range(120):
+        if live and random.random() < 0.45:
+            allocator.free(live.pop(random.randrange(len(live))))
+            continue
+        try:
+            live.append(allocator.malloc(random.randrange(1 << 10, 120 << 20)))
+        except larder.OutOfMemoryError:
+            for address in live[::2]:
+                allocator.free(address)
+            live = live[1::2]
+    allocator.snapshot().save(path)
+
+
+def test_python_and_the_command_agree_on_any_question(tmp_path: pathlib.Path) -> None:
+    """Random recordings, settings, caps and memories; a failure names its seed."""
+    line = [sys.executable, "-m", "larder.command"]
+
+    def asked(command: str, path: pathlib.Path, *words: str) -> Any:
+        done = subprocess.run(
+            [*line, command, str(path), "--json", *words], capture_output=True, text=True
+        )
+        assert done.returncode in (0, 3, 4), done.stderr
+        return json.loads(done.stdout)
+
+    verdicts = set()
+    for seed in range(int(os.environ.get("LARDER_AGREE", "24"))):
+        path = tmp_path / f"{seed}.pickle"
+        recorded(path, seed)
+        random = Random(seed)
+        room = random.choice([{}, {"memory": "700MiB"}, {"cap": "300MiB"}, {"card": "2GiB"}])
+        settings = random.choice([None, "", "expandable_segments:True", "max_split_size_mb:64"])
+        policy = random.choice([None, "torch-2.11", "larder"])
+        words = [word for name, size in room.items() for word in (f"--{name}", size)]
+        words += [] if policy is None else ["--policy", policy]
+        conf = [] if settings is None else ["--conf", settings]
+        question: dict[str, Any] = {**room, "policy": policy, "settings": settings}
+        said = f"seed {seed}: {question}"
+        told = asked("replay", path, *words, *conf)
+        run = larder.replay(path, **question)
+        figures = (run.ooms, run.peak_reserved_bytes, run.peak_active_bytes)
+        peaks = [told[f"{which}_bytes.all.peak"] for which in ("reserved", "active")]
+        assert figures == (told["ooms"], *peaks), said
+        found = larder.explain(path, **question)
+        calm = larder.outlook(path, **question)
+        explained = asked("explain", path, *words, *conf)
+        assert (found is None) == (explained["outcome"] != "failed") == (calm is not None), said
+        if found is not None:
+            assert found.data == explained, said
+        if calm is not None:
+            assert calm.data == explained, said
+        rows = asked("compare", path, *words, "--conf", "")
+        compared = larder.compare(path, [""], **room, policy=policy)
+        assert [one.ooms for one in compared] == [row["ooms"] for row in rows], said
+        if seed % 4 == 0:
+            fit = larder.fit(path, policy=policy, settings=settings)
+            plain = [] if policy is None else ["--policy", policy]
+            assert fit.memory_bytes == asked("fit", path, *plain, *conf)["fit_bytes"], said
+        verdicts.add(told["ooms"] > 0)
+    assert verdicts == {True, False}
+
+
+def test_ranks_and_differences_are_those_of_the_command(tmp_path: pathlib.Path) -> None:
+    for rank in range(4):
+        recorded(tmp_path / f"rank{rank}.pickle", rank)
+    done = subprocess.run(
+        [sys.executable, "-m", "larder.command", "explain", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+    )
+    found = larder.ranks(tmp_path)
+    assert found.data == json.loads(done.stdout) and len(found) == 4
+    assert found.verdict in str(found) and found.records()[0]["name"] == "rank0.pickle"
+    files = [str(tmp_path / f"rank{rank}.pickle") for rank in range(2)]
+    done = subprocess.run(
+        [sys.executable, "-m", "larder.command", "diff", *files, "--json"],
+        capture_output=True,
+        text=True,
+    )
+    grown = larder.diff(*files)
+    assert grown.data == json.loads(done.stdout)
+    assert grown.grown_bytes == grown.data["after_bytes"] - grown.data["before_bytes"]
+
+
+def test_a_notebook_is_told_how_far_work_has_come(tmp_path: pathlib.Path) -> None:
+    from larder import _native, progress
+
+    recorded(tmp_path / "rank0.pickle", 1)
+    told: list[tuple[str, int | None, int | None]] = []
+    _native.on_progress(lambda *words: told.append(words))
+    try:
+        larder.explain(tmp_path / "rank0.pickle")
+    finally:
+        _native.on_progress(None)
+    assert told[0] == ("reading", 0, (tmp_path / "rank0.pickle").stat().st_size)
+    assert told[-1] == ("", None, None), "the bar goes away"
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    def display(html: str, display_id: bool) -> Handle:
+        shown.append(html)
+        return Handle()
+
+    bar = progress.Bar(display, str)
+    bar("ranks", 1, 4)
+    bar("", None, None)
+    assert shown == ['<progress value="1" max="4"></progress> ranks', ""]

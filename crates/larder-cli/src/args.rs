@@ -81,8 +81,8 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
-        /// Which of the requests that fail, counted from 1. Without it the first; of a snapshot that
-        /// Larder wrote when a request failed, that one.
+        /// Which of the requests that fail, counted from 1. Without it the first; of a snapshot
+        /// that Larder wrote when a request failed, that one.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         failure: Option<u64>,
     },

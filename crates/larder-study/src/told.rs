@@ -134,8 +134,8 @@ impl Told {
         is_part.then(|| part(self.total.start())..=part(self.total.end()))
     }
 
-    /// A setup as it is with this known: the range of the cap is narrowed, or the memory is what the
-    /// program had. Fails with a sentence where the recording shows something else.
+    /// A setup as it is with this known: the range of the cap is narrowed, or the memory is what
+    /// the program had. Fails with a sentence where the recording shows something else.
     pub(crate) fn narrow(&self, setup: Setup, workload: &Workload) -> Result<Setup, OptionError> {
         let scaled = |bytes: &u64| workload.sizes.scaled(*bytes);
         let Some(caps) = self.caps(workload) else {

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         outlook,
         tune,
     )
+    from larder.many import Difference, Ranks, diff, ranks
     from larder.snapshot import Snapshot
     from larder.source import Position, Source, check_source
     from larder.table import Table
@@ -74,6 +75,7 @@ else:
             "outlook",
             "tune",
         ),
+        "many": ("Difference", "Ranks", "diff", "ranks"),
         "snapshot": ("Snapshot",),
         "source": ("Position", "Source", "check_source"),
         "table": ("Table",),
@@ -118,6 +120,7 @@ __all__ = [
     "Checkpoint",
     "Comparison",
     "DeviceError",
+    "Difference",
     "DivergenceError",
     "Error",
     "ExchangeError",
@@ -131,6 +134,7 @@ __all__ = [
     "Pool",
     "PoolError",
     "Position",
+    "Ranks",
     "Replay",
     "SettingsError",
     "Snapshot",
@@ -142,11 +146,13 @@ __all__ = [
     "__version__",
     "check_source",
     "compare",
+    "diff",
     "explain",
     "fit",
     "library_path",
     "memory_over_time",
     "outlook",
+    "ranks",
     "replay",
     "torch",
     "tune",

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import final
 
@@ -18,6 +18,9 @@ __all__ = [
     "outlook",
     "tune_settings",
     "memory_over_time",
+    "explain_ranks",
+    "diff",
+    "on_progress",
     "perform",
     "check_own_settings",
     "check_torch_settings",
@@ -29,7 +32,7 @@ __all__ = [
     "TORCH_VARIABLES",
 ]
 
-# The memory, the card and the cap.
+# The memory, the card, the cap and what PyTorch's error says.
 _Room = tuple[int | None, str | None, int | None, str | None]
 
 __version__: str
@@ -67,6 +70,16 @@ def memory_over_time(
     addresses: str,
     stretches: int,
 ) -> tuple[list[tuple[int, int, int, int, bool]], str]: ...
+def explain_ranks(
+    paths: Sequence[str | os.PathLike[str]],
+    policy: str | None,
+    settings: str | None,
+    room: _Room,
+    addresses: str,
+    device: int,
+) -> tuple[str, str]: ...
+def diff(before: Workload, after: Workload, names: tuple[str, str]) -> tuple[str, str]: ...
+def on_progress(listener: Callable[[str, int | None, int | None], object] | None) -> None: ...
 def perform(words: list[str]) -> int: ...
 def check_own_settings(name: str, text: str) -> None: ...
 def check_torch_settings(name: str, text: str) -> None: ...

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Union, overload
 
-from larder import _native
+from larder import _native, progress
 from larder.errors import UsageError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
@@ -338,6 +338,7 @@ class Fit:
 
 
 def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
+    progress.arrange()
     if isinstance(source, Snapshot):
         return source._native.workload(device), source.name
     if not isinstance(source, (str, os.PathLike)):
@@ -429,7 +430,8 @@ def replay(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    outcome = workload.replay(name, policy, text, _room(memory, card, cap, error), addresses, passes)
+    room = _room(memory, card, cap, error)
+    outcome = workload.replay(name, policy, text, room, addresses, passes)
     return Replay(outcome, name, len(workload))
 
 
@@ -473,7 +475,8 @@ def compare(
         )
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    outcomes, summary = workload.compare(name, policy, confs, _room(memory, card, cap, error), addresses)
+    room = _room(memory, card, cap, error)
+    outcomes, summary = workload.compare(name, policy, confs, room, addresses)
     runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
     return Comparison(runs, summary)
 

@@ -37,7 +37,7 @@ pub struct Since {
 
 /// A rank is odd where it differs by more than this part of what is usual, and by more than this
 /// many times what the ranks of its stage differ by as a rule.
-const PART_MIN: f64 = 0.02;
+const PART_MIN: f64 = 0.05;
 const TIMES: u64 = 4;
 /// So many are looked into once more, for since when.
 const LOOKED_INTO: usize = 8;
