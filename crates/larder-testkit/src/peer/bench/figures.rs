@@ -42,7 +42,10 @@ pub(super) fn table(heading: &str, all: &[Contestant], rows: &[Figures]) -> Stri
 /// numbers.
 pub(super) fn markdown(headings: &str, rows: &[Vec<String>]) -> String {
     let numbers = headings.matches(" | ").count();
-    let rows: String = rows.iter().map(|cells| format!("| {} |\n", cells.join(" | "))).collect();
+    let rows: String = rows
+        .iter()
+        .flat_map(|cells| ["| ".to_owned(), cells.join(" | "), " |\n".to_owned()])
+        .collect();
     format!("| {headings} |\n|---|{}\n{rows}", "---:|".repeat(numbers))
 }
 

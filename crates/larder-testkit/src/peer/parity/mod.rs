@@ -134,8 +134,8 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
 
 /// Writes a script.
 pub(crate) fn write(ops: &[Op], out: &Path) -> Result<(), String> {
-    let text: String = ops.iter().map(|op| format!("{op}\n")).collect();
-    fs::write(out, text).map_err(|error| format!("{}: {error}", out.display()))
+    let lines: Vec<String> = ops.iter().map(Op::to_string).collect();
+    fs::write(out, lines.join("\n") + "\n").map_err(|error| format!("{}: {error}", out.display()))
 }
 
 /// A recording: at the addresses that are in it, and at the lowest ones.
