@@ -247,6 +247,68 @@ __attribute__((visibility("default"))) int larder_torch_plain_end(void) {
   return larder_torch::with_backend([](larder_torch::Backend& backend) { backend.end_plain(); });
 }
 
+// Requests of the calling thread get memory of a tag, or of none, until as many ends; see
+// larder_region_begin. Returns 0, or 1 with the reason in larder_torch_last_error(); so do those
+// below.
+__attribute__((visibility("default"))) int larder_torch_region_begin(const char* tag, int keep) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    backend.begin_region(tag, static_cast<larder_keep>(keep));
+  });
+}
+
+__attribute__((visibility("default"))) int larder_torch_region_end(const char* tag) {
+  return larder_torch::with_backend(
+      [&](larder_torch::Backend& backend) { backend.end_region(tag); });
+}
+
+__attribute__((visibility("default"))) int larder_torch_regions_leave(void) {
+  return larder_torch::with_backend(
+      [](larder_torch::Backend& backend) { backend.leave_regions(); });
+}
+
+__attribute__((visibility("default"))) int larder_torch_regions_return(void) {
+  return larder_torch::with_backend(
+      [](larder_torch::Backend& backend) { backend.return_to_regions(); });
+}
+
+// Puts memory of tags, or with NULL all memory, to sleep; see larder_sleep. `out` has room for
+// what larder_slept has.
+__attribute__((visibility("default"))) int larder_torch_sleep(
+    int device, const char* tags, int keep, uint64_t* out) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    const larder_slept slept = backend.sleep(
+        static_cast<c10::DeviceIndex>(device), tags, static_cast<larder_keep>(keep));
+    out[0] = slept.asleep_bytes;
+    out[1] = slept.kept_bytes;
+    out[2] = slept.plain_bytes;
+  });
+}
+
+__attribute__((visibility("default"))) int larder_torch_wake(int device, const char* tags) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    backend.wake(static_cast<c10::DeviceIndex>(device), tags);
+  });
+}
+
+// What sleeps, in the order of larder_sleep_stats.
+__attribute__((visibility("default"))) int larder_torch_sleep_stats(int device, uint64_t* out) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    const larder_sleep_stats stats = backend.sleep_stats(static_cast<c10::DeviceIndex>(device));
+    out[0] = stats.asleep_bytes;
+    out[1] = stats.used_bytes;
+    out[2] = stats.kept_bytes;
+    out[3] = stats.spare_bytes;
+    out[4] = stats.generation;
+  });
+}
+
+__attribute__((visibility("default"))) int larder_torch_set_keep_limit(
+    int device, uint64_t limit_bytes) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    backend.set_keep_limit(static_cast<c10::DeviceIndex>(device), limit_bytes);
+  });
+}
+
 // The next pool that the calling thread makes over a custom allocator is symmetric: where its
 // blocks lie follows from the calls alone, and segments have at least so many bytes.
 __attribute__((visibility("default"))) void larder_torch_ask_for_symmetric(size_t growth_bytes) {

@@ -293,6 +293,44 @@ class Backend final : public CUDAAllocator {
     check(larder_plain_end(opened()));
   }
 
+  // Sleep and wake, which PyTorch has no calls for.
+
+  void begin_region(const char* tag, larder_keep keep) {
+    check(larder_region_begin(opened(), tag, keep));
+  }
+
+  void end_region(const char* tag) {
+    check(larder_region_end(opened(), tag));
+  }
+
+  void leave_regions() {
+    check(larder_regions_leave(opened()));
+  }
+
+  void return_to_regions() {
+    check(larder_regions_return(opened()));
+  }
+
+  larder_slept sleep(c10::DeviceIndex device, const char* tags, larder_keep keep) {
+    larder_slept slept{};
+    check(larder_sleep(opened(), device, tags, keep, &slept));
+    return slept;
+  }
+
+  void wake(c10::DeviceIndex device, const char* tags) {
+    check(larder_wake(opened(), device, tags));
+  }
+
+  larder_sleep_stats sleep_stats(c10::DeviceIndex device) {
+    larder_sleep_stats stats{};
+    check(larder_get_sleep_stats(opened(), device, &stats));
+    return stats;
+  }
+
+  void set_keep_limit(c10::DeviceIndex device, uint64_t limit_bytes) {
+    check(larder_set_keep_limit(opened(), device, limit_bytes));
+  }
+
   // Requests of other libraries of the process, for a device and a stream that need not be
   // PyTorch's current ones.
 

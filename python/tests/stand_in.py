@@ -54,6 +54,35 @@ extern "C" int larder_torch_plain_end() {
     refusal = "plain memory was not begun";
     return plain-- > 0 ? 0 : 1;
 }
+static void say(const char *what, const char *text, int number) {
+    std::printf("%s %s %d\n", what, text ? text : "-", number);
+    std::fflush(stdout);
+}
+extern "C" int larder_torch_region_begin(const char *tag, int keep) {
+    say("begin", tag, keep);
+    return 0;
+}
+extern "C" int larder_torch_region_end(const char *tag) { say("end", tag, 0); return 0; }
+extern "C" int larder_torch_regions_leave() { say("leave", "", 0); return 0; }
+extern "C" int larder_torch_regions_return() { say("return", "", 0); return 0; }
+extern "C" int larder_torch_sleep(int device, const char *tags, int keep, unsigned long long *out) {
+    say("sleep", tags, 10 * device + keep);
+    for (int at = 0; at < 3; ++at) out[at] = at + 1;
+    return 0;
+}
+extern "C" int larder_torch_wake(int device, const char *tags) {
+    say("wake", tags, device);
+    refusal = "all sleeps on";
+    return device == 9;
+}
+extern "C" int larder_torch_sleep_stats(int device, unsigned long long *out) {
+    for (int at = 0; at < 5; ++at) out[at] = 10 * device + at;
+    return 0;
+}
+extern "C" int larder_torch_set_keep_limit(int device, unsigned long long limit) {
+    say("limit", "", 10 * device + static_cast<int>(limit));
+    return 0;
+}
 extern "C" const char *larder_torch_last_error() { return refusal; }
 extern "C" int larder_torch_is_installed() { return installed; }
 """
@@ -73,6 +102,9 @@ class cuda:
     @staticmethod
     def init():
         pass
+    @staticmethod
+    def current_device():
+        return 1
     @staticmethod
     def get_allocator_backend():
         # As in PyTorch, without CUDA there is nobody to ask.

@@ -57,6 +57,7 @@ typedef enum larder_status {
     LARDER_EXCHANGE_FAILED = 11, /* the ranks of a symmetric pool could not compare their calls */
     LARDER_NOT_FREE = 12,        /* larder_malloc_at: no free block holds what was asked for
                                   * there */
+    LARDER_NOT_WOKEN = 14,       /* memory could not be put to sleep, or woken: nothing changed */
     LARDER_OTHER_ERROR = 13      /* an error that has no code of its own yet; larder_last_error says
                                   * it in words */
 } larder_status;
@@ -699,6 +700,51 @@ const larder_event *larder_snapshot_events(const larder_snapshot *snapshot, int3
 const larder_annotation *larder_snapshot_annotations(const larder_snapshot *snapshot,
                                                      size_t *count);
 void larder_snapshot_free(larder_snapshot *snapshot);
+
+/* ---------------- sleep and wake */
+
+typedef enum larder_keep {
+    LARDER_KEEP_CONTENTS = 0,  /* kept in memory of the host while memory sleeps, and put back */
+    LARDER_KEEP_NOTHING = 1,   /* after waking there is anything */
+    LARDER_KEEP_ZEROS = 2,     /* after waking there are zeros */
+    LARDER_KEEP_AS_TAGGED = 3  /* as each tag says; contents of memory of no tag are kept */
+} larder_keep;
+
+/* A region: requests of the calling thread, on all devices, get memory of this tag until it ends.
+ * The innermost counts; regions_leave begins one of no tag. In a capture that began outside they
+ * stay with its pool; a private pool first used in a region is the tag's. `keep` goes for all
+ * memory of the tag; a name has no comma. */
+larder_status larder_region_begin(larder *larder, const char *tag, larder_keep keep);
+larder_status larder_region_end(larder *larder, const char *tag);
+larder_status larder_regions_leave(larder *larder);
+larder_status larder_regions_return(larder *larder);
+
+typedef struct larder_slept {
+    uint64_t asleep_bytes;  /* of the device, that went to sleep */
+    uint64_t kept_bytes;    /* of contents, that are kept for them */
+    uint64_t plain_bytes;   /* of plain segments, which cannot sleep: their addresses would go */
+} larder_slept;
+
+/* Puts memory to sleep: of these tags (names separated by commas), or with NULL all but that of
+ * sources. Its pages, and what is cached, go back to the device; its addresses stay. Nothing may
+ * use it until it wakes; it may be freed. It waits for all work. LARDER_NOT_WOKEN if contents
+ * cannot be kept, or a capture may be on; of larder_wake, if room is missing. `out` may be NULL. */
+larder_status larder_sleep(larder *larder, int32_t device, const char *tags, larder_keep keep,
+                           larder_slept *out);
+larder_status larder_wake(larder *larder, int32_t device, const char *tags);
+
+/* Beside larder_stats, where blocks that sleep are allocated, and their pages not reserved. */
+typedef struct larder_sleep_stats {
+    uint64_t asleep_bytes;  /* of the device, that it takes to wake all */
+    uint64_t used_bytes;    /* in blocks that sleep and were not freed */
+    uint64_t kept_bytes;    /* of contents, in memory of the host */
+    uint64_t spare_bytes;   /* of the host, kept for the next time */
+    uint64_t generation;    /* wakes: whoever told others of addresses has to anew when it rises */
+} larder_sleep_stats;
+larder_status larder_get_sleep_stats(larder *larder, int32_t device, larder_sleep_stats *out);
+
+/* So much of the host's memory is kept for the next time at most; 0 gives all of it back. */
+larder_status larder_set_keep_limit(larder *larder, int32_t device, uint64_t limit_bytes);
 
 /* ---------------- pinned memory of the host */
 

@@ -12,7 +12,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
 use larder_core::device::DeviceError;
-use larder_core::error::{AddressProblem, Unsound};
+use larder_core::error::{AddressProblem, SleepProblem, Unsound};
 use larder_core::{Error, PoolId, StreamId};
 use larder_cuda::CudaDevice;
 
@@ -36,6 +36,7 @@ pub(crate) enum Status {
     ExchangeFailed = 11,
     NotFree = 12,
     Other = 13,
+    NotWoken = 14,
 }
 
 /// Why a call failed.
@@ -98,7 +99,11 @@ fn status_of(error: &Error) -> Status {
         | Error::NoContextHook
         | Error::BadShare(_)
         | Error::Capture { .. }
-        | Error::NotDeclared(_) => Status::BadArgument,
+        | Error::NotDeclared(_)
+        | Error::Sleep(
+            SleepProblem::UnknownTag(_) | SleepProblem::NotOpen(_) | SleepProblem::NoName,
+        ) => Status::BadArgument,
+        Error::Sleep(_) => Status::NotWoken,
         // An error that C has no name for yet.
         _ => Status::Other,
     }

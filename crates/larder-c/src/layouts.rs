@@ -17,6 +17,7 @@ use crate::out_of_memory::OutOfMemoryReport;
 use crate::pinned::{PinnedCalls, PinnedKeeping, TimedCalls, pinning};
 use crate::pools::{Filter, filter_kind};
 use crate::share::Expandable;
+use crate::sleep::{SleepStats, Slept, keep};
 use crate::snapshot::{Annotation, Block, Segment, block_state};
 use crate::sources::{Source, SourceCounts, source_property};
 use crate::stats::{Counter, Counters, Stats};
@@ -74,6 +75,12 @@ fn about_memory(checks: &mut Checks) {
             reserved_bytes,
             private_free_bytes,
         }
+    );
+    same!(checks, "larder_slept", Slept { asleep_bytes, kept_bytes, plain_bytes });
+    same!(
+        checks,
+        "larder_sleep_stats",
+        SleepStats { asleep_bytes, used_bytes, kept_bytes, spare_bytes, generation }
     );
     same!(checks, "larder_block_info", BlockInfo { device, size, stream });
     same!(
@@ -226,6 +233,11 @@ fn numbers() -> Checks {
         ("LARDER_EXCHANGE_FAILED", Status::ExchangeFailed as u64),
         ("LARDER_NOT_FREE", Status::NotFree as u64),
         ("LARDER_OTHER_ERROR", Status::Other as u64),
+        ("LARDER_NOT_WOKEN", Status::NotWoken as u64),
+        ("LARDER_KEEP_CONTENTS", u64::from(keep::CONTENTS)),
+        ("LARDER_KEEP_NOTHING", u64::from(keep::NOTHING)),
+        ("LARDER_KEEP_ZEROS", u64::from(keep::ZEROS)),
+        ("LARDER_KEEP_AS_TAGGED", u64::from(keep::AS_TAGGED)),
         ("LARDER_SOURCE_UNSPLIT", u64::from(source_property::UNSPLIT)),
         ("LARDER_SOURCE_COLLECTIVE", u64::from(source_property::COLLECTIVE)),
         ("LARDER_PIN_BEST", u64::from(pinning::BEST)),
@@ -311,6 +323,7 @@ fn every_struct_and_number_of_the_header_is_compared() {
             "level",
             "block_state",
             "pinning",
+            "keep",
         ];
         let is_enum = enums.iter().any(|name| closed == Some(&format!("larder_{name}")));
         let number =

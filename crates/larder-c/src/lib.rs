@@ -19,6 +19,7 @@ mod out_of_memory;
 mod pinned;
 mod pools;
 mod share;
+mod sleep;
 mod snapshot;
 mod sources;
 mod stats;

@@ -20,7 +20,9 @@
 //! `larder-testkit`'s conformance suite checks these and the promises of each method on any device.
 
 use std::fmt;
+use std::sync::Arc;
 
+use crate::keeper::Keeper;
 use crate::types::{Addr, CaptureId, DeviceIndex, EventId, NodeId, PageHandle, Span, StreamId};
 
 /// What a device is and can do. It does not change while the device lives.
@@ -251,6 +253,31 @@ pub trait Device: Send + Sync {
     /// Lets the peer read and write `span`, all of which is mapped.
     fn set_peer_access(&self, _span: Span, _peer: DeviceIndex) -> Result<(), DeviceError> {
         Err(DeviceError::NotSupported)
+    }
+
+    // Contents, for memory that is put to sleep. A device that cannot copy answers `NotSupported`.
+
+    /// Copies what is at each span, all of which the device can use, to the host's memory beside
+    /// it, which has as many bytes. Work that writes there must have finished. It returns when all
+    /// is copied; if it fails, some of it may be.
+    fn copy_out(&self, _copies: &mut [(Span, &mut [u8])]) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// Copies the host's memory to each span beside it, in the same way. Work that is issued later
+    /// finds it there.
+    fn copy_in(&self, _copies: &[(&[u8], Span)]) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// Writes zeros to each span, in the same way.
+    fn clear(&self, _spans: &[Span]) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// Who keeps contents of its memory best; none where any memory of the host will do.
+    fn keeper(self: Arc<Self>) -> Option<Arc<dyn Keeper>> {
+        None
     }
 
     // Time.

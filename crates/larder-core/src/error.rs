@@ -4,10 +4,11 @@ use std::fmt;
 
 use crate::config::ConfigError;
 use crate::device::DeviceError;
+use crate::keeper::KeeperError;
 use crate::out_of_memory::OutOfMemory;
 use crate::sequence::Divergence;
 use crate::source::SegmentFault;
-use crate::types::{Addr, CaptureToken, DeviceIndex, PoolId, StreamId};
+use crate::types::{Addr, Bytes, CaptureToken, DeviceIndex, PoolId, StreamId};
 
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
 /// could observe, but for memory that was given back to the device on the way.
@@ -81,6 +82,85 @@ pub enum Error {
     },
     /// No capture of this token is declared: it was ended before.
     NotDeclared(CaptureToken),
+    /// Memory cannot be put to sleep, or woken.
+    Sleep(SleepProblem),
+}
+
+/// Why memory cannot be put to sleep, or woken. What slept sleeps on, with its contents, and what
+/// was awake still is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SleepProblem {
+    /// No memory was ever asked for under this tag.
+    UnknownTag(String),
+    /// No region of this tag is open in the calling thread; without a tag, none that leaves all
+    /// regions.
+    NotOpen(Option<String>),
+    /// A tag has no name.
+    NoName,
+    /// A capture may be on, and the device can be waited for only when it is over.
+    Captured,
+    /// The keeper has no room for contents.
+    NoKeep {
+        /// How much was asked of it.
+        size_bytes: u64,
+        /// What it said.
+        said: KeeperError,
+    },
+    /// The device has no memory for what is to be woken.
+    NoRoom {
+        /// How much all of it needs.
+        needed_bytes: u64,
+        /// How much of the device nobody holds.
+        free_bytes: u64,
+    },
+    /// The cap leaves no room for what is to be woken.
+    Capped {
+        /// How much all of it needs.
+        needed_bytes: u64,
+        /// How much may still be taken.
+        left_bytes: u64,
+    },
+}
+
+impl fmt::Display for SleepProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SleepProblem::UnknownTag(tag) => {
+                write!(f, "no memory was ever asked for under the tag {tag:?}")
+            }
+            SleepProblem::NotOpen(Some(tag)) => {
+                write!(f, "no region of the tag {tag:?} is open in this thread")
+            }
+            SleepProblem::NotOpen(None) => f.write_str("this thread has left no region"),
+            SleepProblem::NoName => f.write_str("a tag has a name, and this one is empty"),
+            SleepProblem::Captured => f.write_str(
+                "memory cannot be put to sleep or woken while a capture may be on, since the \
+                 device can be waited for only when that is over",
+            ),
+            SleepProblem::NoKeep { size_bytes, said } => write!(
+                f,
+                "there is no room for {} of contents of what is to sleep: {said}",
+                Bytes(*size_bytes)
+            ),
+            SleepProblem::NoRoom { needed_bytes, free_bytes } => {
+                let (needed, free) = (Bytes(*needed_bytes), Bytes(*free_bytes));
+                let missing = Bytes(needed_bytes.saturating_sub(*free_bytes));
+                write!(
+                    f,
+                    "what is to be woken needs {needed} of the device, of which {free} are free: \
+                     {missing} are missing, and all sleeps on"
+                )
+            }
+            SleepProblem::Capped { needed_bytes, left_bytes } => write!(
+                f,
+                "what is to be woken needs {}, of which the memory fraction leaves {}: all sleeps \
+                 on",
+                Bytes(*needed_bytes),
+                Bytes(*left_bytes)
+            ),
+        }
+    }
 }
 
 /// Why a block cannot be at an address.
@@ -163,6 +243,8 @@ pub enum PoolProblem {
     OtherPool,
     /// The checkpoint was made by another allocator, which may have a pool of the same name.
     OtherAllocator,
+    /// Some of its memory sleeps.
+    Asleep,
 }
 
 impl fmt::Display for PoolProblem {
@@ -176,6 +258,7 @@ impl fmt::Display for PoolProblem {
             PoolProblem::Exists => "it exists already, and only a new pool is given a source",
             PoolProblem::OtherPool => "the checkpoint is of another pool",
             PoolProblem::OtherAllocator => "the checkpoint was made by another allocator",
+            PoolProblem::Asleep => "some of its memory sleeps, and has to be woken first",
             PoolProblem::Symmetric => {
                 "it is symmetric, and where its blocks lie follows from the ranks' calls alone"
             }
@@ -298,6 +381,7 @@ impl fmt::Display for Error {
                 "no capture has the token {}: it was ended before, or never begun here",
                 token.0
             ),
+            Error::Sleep(problem) => problem.fmt(f),
             Error::NotOpened(addr) => {
                 write!(f, "nothing that another process shares is open at {addr}")
             }

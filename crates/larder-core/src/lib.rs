@@ -3,9 +3,9 @@
 //! The layers, each of which imports only from those before it:
 //!
 //! 1. [`types`], [`torch_version`]: addresses, streams, handles; the known versions of PyTorch.
-//! 2. [`config`], [`policy`], [`device`], [`source`], [`sequence`], [`out_of_memory`], [`error`]:
-//!    settings, choices, the trait of all hardware, where else segments come from, what ranks
-//!    compare, what goes wrong.
+//! 2. [`config`], [`policy`], [`keeper`], [`device`], [`source`], [`sequence`], [`out_of_memory`],
+//!    [`error`]: settings, choices, where contents are kept, the trait of all hardware, where else
+//!    segments come from, what ranks compare, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.
 //! 4. [`heap`]: the state machine. It never names the device; it plans and commits.
 //! 5. [`allocator`]: the shell. It has the lock and makes every device call.
@@ -18,6 +18,7 @@ pub mod config;
 pub mod device;
 pub mod error;
 pub mod heap;
+pub mod keeper;
 pub mod nearest;
 pub mod out_of_memory;
 pub mod policy;
@@ -32,6 +33,7 @@ pub use allocator::fleet::Fleet;
 pub use allocator::mem_pool::MemPool;
 pub use config::Config;
 pub use error::Error;
+pub use keeper::{Keep, Keeper};
 pub use out_of_memory::OutOfMemory;
 pub use policy::Policy;
 pub use record::stats::Stats;

@@ -85,7 +85,7 @@ impl fmt::Display for PoolId {
 }
 
 /// Physical memory that a device created and that can be mapped at an address. Opaque to us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageHandle(pub u64);
 
 /// An event that a device created. Opaque to us.

@@ -1,6 +1,5 @@
 //! The device's context, and what must be so on a thread that calls the driver.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -103,7 +102,7 @@ impl Context {
         }
         let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let mode = driver::exchange_capture_mode(relaxed)?;
-        Ok(Entered { previous: restore.then_some(previous), mode, context: PhantomData })
+        Ok(Entered { previous: restore.then_some(previous), mode, context: self })
     }
 }
 
@@ -111,7 +110,14 @@ impl Context {
 pub(crate) struct Entered<'a> {
     previous: Option<sys::CUcontext>,
     mode: CUstreamCaptureMode,
-    context: PhantomData<&'a Context>,
+    context: &'a Context,
+}
+
+impl<'a> Entered<'a> {
+    /// The context that is current.
+    pub(crate) fn context(&self) -> &'a Context {
+        self.context
+    }
 }
 
 impl Drop for Entered<'_> {

@@ -171,6 +171,22 @@ impl Ledger {
         })
     }
 
+    /// Whether every byte of the span has a page behind it.
+    pub(crate) fn check_within(&self, span: Span) -> Result<(), DeviceError> {
+        let mut reached = span.addr.0;
+        let end = span.addr.0.saturating_add(span.size_bytes);
+        let first = self.mappings.range(..=span.addr.0).next_back().map_or(end, |(&at, _)| at);
+        for (&start, mapping) in self.mappings.range(first.min(end)..end) {
+            if start > reached {
+                break;
+            }
+            reached = reached.max(start + mapping.size_bytes);
+        }
+        held_or(reached >= end && span.size_bytes > 0, || {
+            format!("{} does not lie on mapped pages", shown(span))
+        })
+    }
+
     // Events.
 
     pub(crate) fn add_event(&mut self, event: usize) -> EventId {

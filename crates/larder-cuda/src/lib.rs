@@ -22,7 +22,9 @@
 //! `backend:cudaMallocAsync`.
 
 mod async_pool;
+mod calls;
 mod context;
+mod copies;
 mod descriptors;
 mod device;
 pub mod driver;

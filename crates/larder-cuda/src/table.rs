@@ -97,6 +97,8 @@ functions! {
         cuMemFreeHost(addr: *mut c_void);
         cuMemHostRegister_v2(addr: *mut c_void, size: usize, flags: c_uint);
         cuMemHostUnregister(addr: *mut c_void);
+        cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, size: usize, stream: CUstream);
+        cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, size: usize, stream: CUstream);
         cuMemsetD8Async(addr: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
         cuMemAddressReserve(
             addr: *mut CUdeviceptr, size: usize, alignment: usize, wish: CUdeviceptr,

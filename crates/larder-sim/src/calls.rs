@@ -55,12 +55,18 @@ pub enum CallKind {
     CloseShared,
     /// `open_to_peer` and `set_peer_access`.
     Peer,
+    /// `copy_out`.
+    CopyOut,
+    /// `copy_in`.
+    CopyIn,
+    /// `clear`.
+    Clear,
     /// `now_ns`. It cannot fail, so faults planned for it never strike.
     Clock,
 }
 
 /// How many kinds of call there are.
-pub(crate) const KINDS: usize = 27;
+pub(crate) const KINDS: usize = 30;
 
 impl CallKind {
     /// Every kind, in the order of the `Device` trait.
@@ -91,6 +97,9 @@ impl CallKind {
         CallKind::OpenShared,
         CallKind::CloseShared,
         CallKind::Peer,
+        CallKind::CopyOut,
+        CallKind::CopyIn,
+        CallKind::Clear,
         CallKind::Clock,
     ];
 }
@@ -153,6 +162,12 @@ pub struct Calls {
     pub close_shared: u64,
     /// `open_to_peer` and `set_peer_access`.
     pub peer: u64,
+    /// `copy_out`.
+    pub copy_out: u64,
+    /// `copy_in`.
+    pub copy_in: u64,
+    /// `clear`.
+    pub clear: u64,
     /// `now_ns`.
     pub clock: u64,
     /// Calls of any kind that failed.
@@ -204,6 +219,9 @@ impl Calls {
             CallKind::OpenShared => &mut self.open_shared,
             CallKind::CloseShared => &mut self.close_shared,
             CallKind::Peer => &mut self.peer,
+            CallKind::CopyOut => &mut self.copy_out,
+            CallKind::CopyIn => &mut self.copy_in,
+            CallKind::Clear => &mut self.clear,
             CallKind::Clock => &mut self.clock,
         }
     }

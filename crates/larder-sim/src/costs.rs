@@ -72,7 +72,10 @@ fn nearest(kind: CallKind) -> CallKind {
         CallKind::MemoryInfo
         | CallKind::WaitEvent
         | CallKind::WaitStream
-        | CallKind::WaitDevice => CallKind::Query,
+        | CallKind::WaitDevice
+        | CallKind::CopyOut
+        | CallKind::CopyIn
+        | CallKind::Clear => CallKind::Query,
         measured => measured,
     }
 }

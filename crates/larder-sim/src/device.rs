@@ -392,6 +392,18 @@ impl Device for SimDevice {
         })
     }
 
+    fn copy_out(&self, copies: &mut [(Span, &mut [u8])]) -> Result<(), DeviceError> {
+        self.call(CallKind::CopyOut, |state| state.memory.copy_out(copies))
+    }
+
+    fn copy_in(&self, copies: &[(&[u8], Span)]) -> Result<(), DeviceError> {
+        self.call(CallKind::CopyIn, |state| state.memory.copy_in(copies))
+    }
+
+    fn clear(&self, spans: &[Span]) -> Result<(), DeviceError> {
+        self.call(CallKind::Clear, |state| state.memory.clear(spans))
+    }
+
     fn now_ns(&self) -> u64 {
         let mut state = self.state();
         state.calls.count(CallKind::Clock, true);

@@ -40,6 +40,21 @@ impl Bytes {
         self.0.get(&(extent.memory, extent.offset_bytes)).copied().unwrap_or(0)
     }
 
+    /// What was written in an extent: how far into it, and what.
+    pub(crate) fn written(&self, extent: Extent) -> impl Iterator<Item = (u64, u8)> + '_ {
+        let Extent { memory, offset_bytes, size_bytes } = extent;
+        let range = (memory, offset_bytes)..(memory, offset_bytes + size_bytes);
+        self.0.range(range).map(move |(&(_, at), &value)| (at - offset_bytes, value))
+    }
+
+    /// Nobody wrote in an extent.
+    pub(crate) fn clear(&mut self, extent: Extent) {
+        let written: Vec<u64> = self.written(extent).map(|(at, _)| at).collect();
+        for at in written {
+            self.0.remove(&(extent.memory, extent.offset_bytes + at));
+        }
+    }
+
     /// The memory is gone, and what was in it.
     pub(crate) fn forget(&mut self, memory: u64) {
         let mut later = self.0.split_off(&(memory, 0));

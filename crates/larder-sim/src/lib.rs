@@ -15,7 +15,7 @@
 //!   unmapped and released; misuse is an error and changes nothing. One page may be mapped at
 //!   several addresses at once; [`SimDevice::extents`] tells which memory lies behind them.
 //! - **Bytes** are kept where a test writes them ([`SimDevice::write`]), and seen at every address
-//!   behind which their memory lies.
+//!   behind which their memory lies. They can be copied to the host and back.
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
 //! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
@@ -47,6 +47,7 @@ mod calls;
 mod capacity;
 mod captures;
 mod clock;
+mod contents;
 mod costs;
 mod device;
 mod extents;

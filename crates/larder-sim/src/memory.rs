@@ -52,7 +52,7 @@ pub(crate) struct Memory {
     plain_numbers: HashMap<u64, u64>,
     plain_next: u64,
     /// What was written, as far as somebody wrote.
-    bytes: Bytes,
+    pub(crate) bytes: Bytes,
 }
 
 #[derive(Debug)]

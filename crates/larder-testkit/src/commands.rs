@@ -68,6 +68,25 @@ fn soak_alone(seed: u64, steps: usize, policy: Option<&Policy>) -> Result<u64, S
     Ok(2)
 }
 
+/// Runs so many programs that put memory to sleep, and says what was seen.
+pub(crate) fn sleep(seed: u64, steps: usize, scripts: u64) -> Result<String, String> {
+    let mut all = larder_testkit::sleep::Report::default();
+    for number in 0..scripts {
+        all += larder_testkit::sleep::run(seed.wrapping_add(number), steps)?;
+    }
+    Ok(format!(
+        "{} of {} from seed {seed}: {}, {}, {} refused, {} as they were after waking, {} freed in \
+         their sleep; every check held\n",
+        count(scripts, "program"),
+        count(steps as u64, "step"),
+        count(all.sleeps, "sleep"),
+        count(all.wakes, "wake"),
+        all.refused,
+        count(all.found_again, "block"),
+        all.freed_asleep,
+    ))
+}
+
 /// Runs so many sequences of each sort, and says what was seen.
 pub(crate) fn cluster(seed: u64, sequences: u64, ranks: &[u64]) -> Result<String, String> {
     let ranks = if ranks.is_empty() { &USUAL_RANKS[..] } else { ranks };

@@ -53,6 +53,20 @@ enum Command {
         #[arg(long, value_parser = policy_of)]
         policy: Option<Policy>,
     },
+    /// Run random programs that put memory to sleep and wake it, half of them under injected
+    /// faults, beside a naive model of their blocks and what is in them.
+    Sleep {
+        /// The seed that everything follows from.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many steps a program has.
+        #[arg(long, default_value_t = 80,
+              value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        steps: u64,
+        /// How many programs to run, with seeds counted up from the first.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        scripts: u64,
+    },
     /// Run random sequences of requests and frees in a symmetric pool on simulated ranks, and check
     /// that every block lies at one place on all of them; that a rank which differs is named at
     /// exactly the call where it does; and that one which dies while growing is named and leaves
@@ -102,6 +116,7 @@ fn main() -> ExitCode {
             let extent = commands::Extent { scripts, seconds };
             commands::soak(seed, threads as usize, steps as usize, extent, policy.as_ref())
         }
+        Command::Sleep { seed, steps, scripts } => commands::sleep(seed, steps as usize, scripts),
         Command::Cluster { seed, sequences, ranks } => commands::cluster(seed, sequences, &ranks),
         Command::Parity(options) => parity::run(&options),
         Command::Same(options) => same::run(&options),

@@ -29,6 +29,13 @@ fn soak_runs_under_a_policy() {
 }
 
 #[test]
+fn sleep_runs_from_a_seed() {
+    let text = stdout(&run(&["sleep", "--seed", "4", "--scripts", "3"]));
+    assert!(text.contains("3 programs of 80 steps from seed 4"), "{text}");
+    assert!(text.contains("every check held"), "{text}");
+}
+
+#[test]
 fn soak_runs_many_threads_on_one_allocator() {
     let text = stdout(&run(&["soak", "--seed", "8", "--threads", "3", "--steps", "100"]));
     assert!(text.contains("1 run of 3 threads, 100 steps each, from seed 8"), "{text}");

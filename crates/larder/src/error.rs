@@ -4,6 +4,7 @@ use std::fmt;
 
 use larder_core::OutOfMemory;
 use larder_core::device::DeviceError;
+use larder_core::keeper::KeeperError;
 #[cfg(feature = "cuda")]
 use larder_cuda::CudaError;
 
@@ -31,6 +32,8 @@ pub enum Error {
     NotWithAsync(&'static str),
     /// The simulated GPU has no pool of a driver's.
     AsyncSimulated,
+    /// Who keeps contents of memory that sleeps refuses, because of this.
+    Keeper(KeeperError),
     /// The statistics cannot be served, because of this.
     #[cfg(feature = "metrics")]
     Metrics(String),
@@ -85,6 +88,7 @@ impl fmt::Display for Error {
                 "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does \
                  not have"
             ),
+            Error::Keeper(why) => write!(f, "what contents are kept in stays as it is: {why}"),
             Error::Shape { shape_len, len } => {
                 write!(f, "a shape of {shape_len} elements does not fit a buffer of {len}")
             }

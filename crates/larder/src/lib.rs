@@ -30,6 +30,8 @@
 //! - memory set apart, for a graph or otherwise: [`Allocator::new_pool`], [`Pool::within`],
 //!   [`Pool::capture`], [`Pool::begin_capture`];
 //! - equal offsets on every rank of a cluster: [`Pool::symmetric`];
+//! - memory that goes back to the GPU while its addresses stay: [`Allocator::region`],
+//!   [`Allocator::sleep`], [`Allocator::wake`];
 //! - memory shared with other processes: [`Buffer::share`] there, [`Allocator::open`] here;
 //! - what happens: [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`],
 //!   [`Allocator::on_out_of_memory`];
@@ -85,6 +87,7 @@ mod pool;
 mod real;
 #[cfg(feature = "setup")]
 pub mod setup;
+mod sleep;
 mod stream;
 #[cfg(feature = "cudarc")]
 mod uses;
@@ -114,12 +117,17 @@ pub use cudarc;
 pub use larder_core::Error as AllocatorError;
 pub use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 pub use larder_core::allocator::share::Shared;
+pub use larder_core::allocator::sleep::{SleepStats, Slept, Which};
 pub use larder_core::allocator::symmetric::{SequenceState, SymmetricOptions};
+pub use larder_core::allocator::tags::TagState;
 pub use larder_core::config::ConfigError;
 pub use larder_core::device::{DeviceError, MemoryInfo, ProcessMemory};
-pub use larder_core::error::{CaptureProblem, ExchangeError, PoolProblem, ShareProblem};
+pub use larder_core::error::{
+    CaptureProblem, ExchangeError, PoolProblem, ShareProblem, SleepProblem,
+};
 pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
 pub use larder_core::heap::states::{BlockState, PoolStats, SegmentState};
+pub use larder_core::keeper::{Keep, Keeper, KeeperError, Kept, PlainKeeper};
 pub use larder_core::record::context::{Context, RustStack};
 pub use larder_core::record::event::Level;
 /// What the ranks of a symmetric pool compare.

@@ -16,7 +16,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +26,7 @@ from larder.torch_facts import KNOWN, TorchFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from larder import symmetric
+    from larder import sleeping, symmetric
     from larder.symmetric import SymmetricPool
 else:
     # Every start of a program comes by here, and most have no use for this.
@@ -48,8 +48,14 @@ __all__ = [
     "forget_stream",
     "install",
     "is_installed",
+    "no_region",
     "plain_memory",
+    "region",
+    "set_keep_limit",
+    "sleep",
+    "sleep_stats",
     "symmetric_pool",
+    "wake",
 ]
 
 _library: ctypes.CDLL | None = None
@@ -145,6 +151,94 @@ def plain_memory() -> Iterator[None]:
         yield
     finally:
         _done(library.larder_torch_plain_end())
+
+
+def region(tag: str, keep: str = "host") -> contextlib.AbstractContextManager[None]:
+    """Gives what this thread allocates inside memory of a tag, which can sleep by itself.
+
+        with larder.torch.region("weights"):
+            model = Model().cuda()
+        with larder.torch.region("kv_cache", keep="drop"):
+            cache = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+
+        larder.torch.sleep()             # the GPU has its memory back
+        larder.torch.wake(["weights"])   # the same tensors, with what was in them
+        larder.torch.wake()
+
+    `keep` says what becomes of contents: "host" keeps them in memory of the host, "drop" forgets
+    them, "zero" has zeros afterwards. It goes for all memory of the tag. Regions can be nested, and
+    the innermost counts. A CUDA graph that is captured in a region sleeps with its tag; a region
+    inside a capture changes nothing. What autograd allocates in a backward pass comes from threads
+    of its own, and is not meant. Raises `InstallError` if Larder is not installed.
+    """
+    from larder import sleeping
+
+    library = _installed()
+    _import_torch().cuda.init()
+    return sleeping.region(library, _done, tag, keep)
+
+
+def no_region() -> contextlib.AbstractContextManager[None]:
+    """Gives what this thread allocates inside memory of no tag, in whatever region it is."""
+    from larder import sleeping
+
+    library = _installed()
+    _import_torch().cuda.init()
+    return sleeping.leave(library, _done)
+
+
+def sleep(
+    tags: str | Iterable[str] | None = None,
+    *,
+    keep: str | None = None,
+    device: int | None = None,
+) -> sleeping.Slept:
+    """Puts memory to sleep: its pages go back to the GPU, and its addresses stay.
+
+    Without `tags` that is all memory, with tags and without, as far as it is expandable; plain
+    segments stay, and are counted in what this returns. What is cached goes back too. Contents are
+    kept as the tags say, or as `keep` does; of memory of no tag they are kept. Nothing may use the
+    memory until it wakes, neither a kernel nor a graph; tensors may be freed. It waits for all work
+    of the GPU, which is the current one unless `device` names another. Raises `RuntimeError` with
+    one sentence if contents cannot be kept, or inside a capture; then nothing sleeps that was
+    awake.
+    """
+    from larder import sleeping
+
+    return sleeping.sleep(_installed(), _done, _device_or_current(device), tags, keep)
+
+
+def wake(tags: str | Iterable[str] | None = None, *, device: int | None = None) -> None:
+    """Wakes memory: at the same addresses, with its contents as far as they are kept.
+
+    If the GPU has no room for all of it, `RuntimeError` says how much is missing, and all sleeps
+    on.
+    """
+    from larder import sleeping
+
+    sleeping.wake(_installed(), _done, _device_or_current(device), tags)
+
+
+def sleep_stats(device: int | None = None) -> sleeping.SleepStats:
+    """What sleeps on a GPU. PyTorch's own statistics go on counting the tensors as allocated, and
+    their memory as not reserved."""
+    from larder import sleeping
+
+    return sleeping.stats(_installed(), _done, _device_or_current(device))
+
+
+def set_keep_limit(limit_bytes: int, device: int | None = None) -> None:
+    """Keeps at most so much of the host's memory for contents of the next sleep, from now on; 0
+    gives all of it back. Without a limit all is kept, because to pin memory takes long."""
+    from larder import sleeping
+
+    sleeping.set_limit(_installed(), _done, _device_or_current(device), limit_bytes)
+
+
+def _device_or_current(device: int | None) -> int:
+    torch = _import_torch()
+    torch.cuda.init()
+    return torch.cuda.current_device() if device is None else device
 
 
 def _installed() -> ctypes.CDLL:
@@ -307,6 +401,8 @@ def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
         library = ctypes.CDLL(os.fspath(path))
     except OSError as error:
         raise InstallError(f"the C++ part cannot be loaded: {error}") from error
+    from larder import sleeping
+
     try:
         library.larder_torch_install.argtypes = [ctypes.c_char_p]
         library.larder_torch_install.restype = ctypes.c_int
@@ -318,6 +414,7 @@ def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
         library.larder_torch_is_installed.restype = ctypes.c_int
         library.larder_torch_plain_begin.argtypes = []
         library.larder_torch_plain_end.argtypes = []
+        sleeping.declare(library)
     except AttributeError as error:
         raise InstallError(f"{os.fspath(path)} is not Larder's C++ part: {error}") from error
     return library

@@ -9,20 +9,22 @@ const SOURCE: &str = "crates/larder-core/src";
 /// The layers, the lowest first, and the modules of each.
 const LAYERS: [&[&str]; 5] = [
     &["types", "nearest", "torch_version"],
-    &["config", "policy", "device", "source", "sequence", "out_of_memory", "error"],
+    &["config", "policy", "keeper", "device", "source", "sequence", "out_of_memory", "error"],
     &["record"],
     &["heap"],
     &["allocator"],
 ];
 
 /// Who may name a module of its own layer all the same.
-const ALSO: [(&str, &[&str]); 3] = [
+const ALSO: [(&str, &[&str]); 4] = [
+    // A device names who keeps contents of its memory best.
+    ("device", &["keeper"]),
     // A source of segments fails as a device does.
     ("source", &["device"]),
     // The numbers of a request that failed include what the device says of processes.
     ("out_of_memory", &["device"]),
     // An error carries the errors of the settings and of the device, and how ranks parted.
-    ("error", &["config", "device", "source", "sequence", "out_of_memory"]),
+    ("error", &["config", "keeper", "device", "source", "sequence", "out_of_memory"]),
 ];
 
 /// The state machine plans and commits; only the shell above it calls the device.

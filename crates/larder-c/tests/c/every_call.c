@@ -282,6 +282,56 @@ static void settings_and_statistics(void) {
     larder_close(larder);
 }
 
+/* ---------------- sleep and wake */
+
+static void sleep_and_wake(void) {
+    larder *larder = open_larder("sim:1GiB*2", PLAIN);
+    OK(larder_region_begin(larder, "weights", LARDER_KEEP_CONTENTS));
+    void *weights = take(larder, 0, 30 * MIB, MAIN);
+    OK(larder_regions_leave(larder));
+    void *other = take(larder, 0, 2 * MIB, MAIN);
+    OK(larder_regions_return(larder));
+    FAILS(larder_regions_return(larder), LARDER_BAD_ARGUMENT, "has left no region");
+    OK(larder_region_begin(larder, "cache", LARDER_KEEP_NOTHING));
+    void *cache = take(larder, 0, 50 * MIB, MAIN);
+    OK(larder_region_end(larder, "cache"));
+    OK(larder_region_end(larder, "weights"));
+    FAILS(larder_region_end(larder, "weights"), LARDER_BAD_ARGUMENT, "no region of the tag");
+    FAILS(larder_region_begin(larder, "a,b", LARDER_KEEP_ZEROS), LARDER_BAD_ARGUMENT, "no comma");
+    FAILS(larder_region_begin(larder, "", LARDER_KEEP_ZEROS), LARDER_BAD_ARGUMENT, "a name");
+    FAILS(larder_region_begin(larder, NULL, LARDER_KEEP_ZEROS), LARDER_BAD_ARGUMENT, "`tag`");
+    FAILS(larder_region_begin(larder, "a", (larder_keep)7), LARDER_BAD_ARGUMENT, "larder_keep");
+    FAILS(larder_region_begin(larder, "a", LARDER_KEEP_AS_TAGGED), LARDER_BAD_ARGUMENT, "itself");
+
+    larder_slept slept;
+    OK(larder_sleep(larder, 0, "weights,cache", LARDER_KEEP_AS_TAGGED, &slept));
+    CHECK(slept.asleep_bytes >= 80 * MIB && slept.kept_bytes == 30 * MIB);
+    CHECK(slept.plain_bytes == 0);
+    FAILS(larder_sleep(larder, 0, "frob", LARDER_KEEP_AS_TAGGED, NULL), LARDER_BAD_ARGUMENT,
+          "the tag \"frob\"");
+    larder_sleep_stats stats;
+    OK(larder_get_sleep_stats(larder, 0, &stats));
+    CHECK(stats.asleep_bytes == slept.asleep_bytes && stats.used_bytes == 80 * MIB);
+    CHECK(stats.kept_bytes == 30 * MIB && stats.generation == 0);
+    OK(larder_free(larder, cache));
+    OK(larder_wake(larder, 0, "weights"));
+    OK(larder_wake(larder, 0, NULL));
+    OK(larder_get_sleep_stats(larder, 0, &stats));
+    CHECK(stats.asleep_bytes == 0 && stats.generation >= 1);
+    OK(larder_set_keep_limit(larder, 0, 0));
+
+    /* Plain memory of no tag stays, and is named. */
+    OK(larder_sleep(larder, 0, NULL, LARDER_KEEP_AS_TAGGED, &slept));
+    CHECK(slept.plain_bytes >= 2 * MIB);
+    void *filler = take(larder, 0, 990 * MIB, MAIN);
+    FAILS(larder_wake(larder, 0, "weights"), LARDER_NOT_WOKEN, "are missing");
+    OK(larder_free(larder, filler));
+    OK(larder_wake(larder, 0, "weights"));
+    OK(larder_free(larder, weights));
+    OK(larder_free(larder, other));
+    larder_close(larder);
+}
+
 /* ---------------- private pools */
 
 static void *source_alloc(void *data, size_t size, int32_t device, void *stream) {
@@ -861,6 +911,7 @@ int main(void) {
     versions_and_errors();
     memory();
     settings_and_statistics();
+    sleep_and_wake();
     pools();
     streams();
     checkpoints();

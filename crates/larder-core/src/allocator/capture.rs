@@ -69,7 +69,7 @@ impl Inner {
         }
         if !is_idle {
             let captured = match rule {
-                CaptureRule::OpenScope => true,
+                CaptureRule::OpenScope => self.heap.pools().may_capture(),
                 CaptureRule::Marked => self.is_captured(device, stream)?,
                 CaptureRule::OwnStream => own.is_some(),
             };
@@ -196,7 +196,7 @@ impl Inner {
         if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(Some(PutOff::default()));
         }
-        if !self.heap.pools().is_diverted() {
+        if !self.heap.pools().may_capture() {
             return Ok(None);
         }
         let (rule, reuse) = (self.heap.policy().capture, self.heap.config().capture_reuse);
@@ -261,7 +261,7 @@ impl Inner {
     /// A scope was closed. What its capture put off may come back now; what cannot be asked for is
     /// tried again by the next malloc.
     pub(super) fn scope_closed(&mut self, device: &dyn Device, pool: PoolId) {
-        if self.is_alone() && self.heap.pools().is_diverted() {
+        if self.is_alone() && self.heap.pools().may_capture() {
             for stream in self.observed.seen() {
                 let _ = self.ask(device, stream);
             }
@@ -269,7 +269,7 @@ impl Inner {
         } else {
             self.observed.close(pool);
         }
-        if !self.heap.pools().is_diverted() {
+        if !self.heap.pools().may_capture() {
             self.walks.passed.clear();
         }
         // What cannot be asked for is tried again by the next malloc.

@@ -62,7 +62,7 @@ impl Allocator {
     pub fn begin_capture(&self, stream: StreamId) -> Result<CaptureToken, Error> {
         let mut inner = self.lock();
         let about = |problem| Error::Capture { stream, problem };
-        if !inner.heap.pools().is_diverted() {
+        if !inner.heap.pools().may_capture() {
             return Err(about(CaptureProblem::NoScope));
         }
         inner.observed.note_there(stream);

@@ -21,13 +21,17 @@ mod pools;
 mod reserves;
 pub mod share;
 mod share_bytes;
+mod shed;
+pub mod sleep;
 mod sources;
 mod streams;
 pub mod symmetric;
+pub mod tags;
 mod tight;
 mod unused;
 mod views;
 mod waiting;
+mod wake;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +62,9 @@ use inferred::Observed;
 use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
+use sleep::Asleep;
 use sources::Sourced;
+use tags::Tags;
 use unused::Looks;
 use views::DeadView;
 
@@ -106,6 +112,8 @@ struct Inner {
     clock: Option<Clock>,
     exports: Exports,
     looks: Looks,
+    tags: Tags,
+    asleep: Asleep,
 }
 
 impl Allocator {
@@ -129,6 +137,8 @@ impl Allocator {
             clock: None,
             exports: Exports::default(),
             looks: Looks::default(),
+            tags: Tags::default(),
+            asleep: Asleep::default(),
         };
         let (inner, hooks, watch) = (TurnLock::new(inner), Hooks::default(), Watch::default());
         let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);

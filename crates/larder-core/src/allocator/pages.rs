@@ -14,8 +14,15 @@ use crate::types::{PageHandle, Span, StreamId};
 /// is offered again whenever memory is given back.
 pub(super) struct Orphan {
     page: PageHandle,
-    /// Where it is still mapped, if it is.
-    mapped: Option<Span>,
+    /// Where it is still mapped.
+    mapped: Vec<Span>,
+}
+
+impl Orphan {
+    /// A page that is to go, and is mapped at these places.
+    pub(super) fn new(page: PageHandle, mapped: Vec<Span>) -> Orphan {
+        Orphan { page, mapped }
+    }
 }
 
 /// Reserves addresses; none if there are none.
@@ -59,7 +66,7 @@ impl Inner {
         let Err((call, error)) = result else { return Ok(Some(pages)) };
         for (index, &page) in pages.iter().enumerate() {
             let span = (index < mapped).then(|| plan.page_span(index as u64));
-            self.drop_page(device, Orphan { page, mapped: span });
+            self.drop_page(device, Orphan::new(page, span.into_iter().collect()));
         }
         match error {
             DeviceError::OutOfMemory => Ok(None),
@@ -68,23 +75,34 @@ impl Inner {
     }
 
     /// Unmaps a page if it is mapped, and releases it. What the device refuses becomes an orphan.
-    fn drop_page(&mut self, device: &dyn Device, mut orphan: Orphan) {
+    pub(super) fn drop_page(&mut self, device: &dyn Device, mut orphan: Orphan) {
         self.exports.close(device, orphan.page);
-        if orphan.mapped.is_some_and(|span| device.unmap(span).is_ok()) {
-            orphan.mapped = None;
-        }
-        if orphan.mapped.is_some() || device.release_page(orphan.page).is_err() {
+        orphan.mapped.retain(|&span| device.unmap(span).is_err());
+        if !orphan.mapped.is_empty() || device.release_page(orphan.page).is_err() {
             self.orphans.push(orphan);
         }
     }
 
     /// Takes away what orphans still have mapped in addresses that are needed for something else,
     /// or are to go back. If the device refuses once more, that is why neither can be.
-    fn clear_orphans_from(&mut self, device: &dyn Device, span: Span) -> Result<(), Error> {
+    pub(super) fn clear_orphans_from(
+        &mut self,
+        device: &dyn Device,
+        span: Span,
+    ) -> Result<(), Error> {
+        self.clear_orphans(device, span).map_err(Error::device("unmap memory"))
+    }
+
+    /// The same, with the device's own refusal.
+    pub(super) fn clear_orphans(
+        &mut self,
+        device: &dyn Device,
+        span: Span,
+    ) -> Result<(), DeviceError> {
         for orphan in &mut self.orphans {
-            if let Some(mapped) = orphan.mapped.filter(|mapped| mapped.overlaps(span)) {
-                device.unmap(mapped).map_err(Error::device("unmap memory"))?;
-                orphan.mapped = None;
+            while let Some(at) = orphan.mapped.iter().position(|mapped| mapped.overlaps(span)) {
+                device.unmap(orphan.mapped[at])?;
+                orphan.mapped.swap_remove(at);
             }
         }
         Ok(())
@@ -173,7 +191,7 @@ impl Inner {
                 }
                 return Err(Error::Device { call: "unmap memory", error });
             }
-            self.drop_page(device, Orphan { page, mapped: None });
+            self.drop_page(device, Orphan::new(page, Vec::new()));
         }
         self.tick(device);
         self.heap.commit_unmap(plan, plan.pages.len());

@@ -140,7 +140,7 @@ impl Allocator {
     /// ([`Allocator::mark_capture_begin`]).
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
         let mut inner = self.lock();
-        inner.open_scope(pool, Rule::Filter(filter))?;
+        inner.open_scope(&*self.device, pool, Rule::Filter(filter))?;
         inner.scope_opened(pool, Some(filter));
         drop(inner);
         caught::go_on();
@@ -160,7 +160,7 @@ impl Allocator {
         let takes = move |stream| caught::catch(|| takes(stream)).unwrap_or(false);
         let takes: FilterFunction = Box::new(takes);
         let mut inner = self.lock();
-        inner.open_scope(pool, Rule::Function)?;
+        inner.open_scope(&*self.device, pool, Rule::Function)?;
         inner.functions.insert(pool, takes);
         inner.scope_opened(pool, None);
         Ok(())
@@ -232,14 +232,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens a scope, unless the pool's source objects.
-    fn open_scope(&mut self, pool: PoolId, rule: Rule) -> Result<(), Error> {
+    /// Opens a scope, unless the pool's source objects, or its memory sleeps and a graph may be
+    /// captured in it.
+    fn open_scope(&mut self, device: &dyn Device, pool: PoolId, rule: Rule) -> Result<(), Error> {
+        let is_captures = matches!(rule, Rule::Filter(Filter::Capture(_)));
+        if self.heap.is_asleep(Some(pool))
+            && (is_captures || self.heap.pools().is_capture_pool(pool))
+        {
+            return Err(Error::pool(pool)(PoolProblem::Asleep));
+        }
         self.heap.pools_mut().open_scope(pool, rule).map_err(Error::pool(pool))?;
         let told = self.tell_source(pool, "begin a scope", |source| source.begin_pool(pool));
         told.inspect_err(|_| {
             let _ = self.heap.pools_mut().close_scope(pool);
             let _ = self.heap.pools_mut().drop_pool_use(pool);
-        })
+        })?;
+        self.tag_scope(device, pool);
+        Ok(())
     }
 
     /// Gives out a name that no pool has.
@@ -261,8 +270,8 @@ impl Inner {
         self.flush(device, captured, None)
     }
 
-    /// Gives everything back that can go, of the default pools unless a capture is on, and of all
-    /// pools that nobody uses.
+    /// Gives everything back that can go, of the default pools and those of tags unless a capture
+    /// is on, and of all pools that nobody uses.
     /// `own` is the stream that is the caller's.
     pub(super) fn flush(
         &mut self,
@@ -274,6 +283,11 @@ impl Inner {
             self.unite(device, own)?;
             let plan = self.heap.plan_release();
             self.release_for(device, &plan, own)?;
+            // No graph uses what is free in a tag's own pool.
+            for pool in self.heap.pools().tags_own() {
+                let plan = self.heap.plan_release_private(pool);
+                self.release_for(device, &plan, own)?;
+            }
         }
         for pool in self.heap.pools().released_pools() {
             // What all ranks give back together goes when the program says so, and not when one of
@@ -301,7 +315,7 @@ impl Inner {
 
     /// Refuses what would wait for the default stream while a capture may be on.
     fn forbid_capture(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
-        if self.heap.pools().is_diverted() && self.may_anybody_capture(device)? {
+        if self.heap.pools().may_capture() && self.may_anybody_capture(device)? {
             return Err(Error::pool(pool)(PoolProblem::Captured));
         }
         Ok(())
@@ -314,6 +328,7 @@ impl Inner {
         pool: PoolId,
         own: Option<StreamId>,
     ) -> Result<(), Error> {
+        self.shed(device, Some(pool))?;
         let plan = self.heap.plan_release_private(pool);
         if !plan.is_empty() {
             self.finish_symmetric(device, pool)?;
@@ -330,6 +345,8 @@ impl Inner {
     fn retire(&mut self, pool: PoolId) {
         if self.heap.inventory().plan_retirement(pool).is_some_and(|bare| bare.is_empty()) {
             self.heap.pools_mut().retire_pool(pool);
+            self.untag(pool);
+            self.forget_contents(Some(pool));
             // What it does when it is dropped is its own, and may need locks.
             self.sources.remove(&pool).into_iter().for_each(caught::drop_later);
         }

@@ -23,7 +23,7 @@ impl Allocator {
         }
         let mut inner = self.lock();
         inner.observed.note_there(stream);
-        if inner.heap.pools().is_diverted() && inner.ask(&*self.device, stream)?.is_some() {
+        if inner.heap.pools().may_capture() && inner.ask(&*self.device, stream)?.is_some() {
             return Err(about(CaptureProblem::Captured));
         }
         drop(inner);
@@ -53,7 +53,7 @@ impl Allocator {
         inner.observed.note_gone(stream, thread::current().id());
         let result = (|| {
             let me = thread::current().id();
-            if inner.heap.pools().is_diverted()
+            if inner.heap.pools().may_capture()
                 && (inner.may_anybody_capture(&*self.device)?
                     || inner.observed.may_capture_unseen(me))
             {

@@ -208,7 +208,7 @@ impl Inner {
     ) -> Result<Option<Addr>, Error> {
         if want.stream != HOME {
             // The stream is the caller's, who may be asked about it.
-            if self.heap.pools().is_diverted() && self.ask(device, want.stream)?.is_some() {
+            if self.heap.pools().may_capture() && self.ask(device, want.stream)?.is_some() {
                 return Err(Error::pool(pool)(PoolProblem::Captured));
             }
             self.chain_streams(device, &[HOME], want.stream)?;
@@ -284,7 +284,7 @@ impl Inner {
         if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(true);
         }
-        if !self.heap.pools().is_diverted() {
+        if !self.heap.pools().may_capture() {
             return Ok(false);
         }
         if self.heap.policy().capture_is_by_stream() {

@@ -17,7 +17,7 @@ impl Allocator {
     /// has a thread to spare saves it the questions. While a pool's scope is open nothing is done.
     pub fn poll(&self) -> Result<(), Error> {
         let mut inner = self.enter(Level::All);
-        let is_asked = !inner.heap.is_idle() && !inner.heap.pools().is_diverted();
+        let is_asked = !inner.heap.is_idle() && !inner.heap.pools().may_capture();
         let polled = if is_asked { inner.poll_events(&*self.device) } else { Ok(()) };
         drop(inner);
         self.leave();
@@ -103,7 +103,7 @@ impl Inner {
         if put_off.is_empty() {
             return Ok(());
         }
-        let diverted = self.heap.pools().is_diverted();
+        let diverted = self.heap.pools().may_capture();
         let by_stream = self.heap.policy().capture_is_by_stream();
         let (alone, me) = (self.is_alone(), thread::current().id());
         let mut asked = HashMap::new();

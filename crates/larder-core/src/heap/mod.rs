@@ -7,6 +7,7 @@
 //! It composes four owners. The inventory knows every block; the placement says where a request
 //! goes; what is waited for, and whether the fast path is open, is beside them.
 
+pub(crate) mod asleep;
 mod best_fit;
 mod check;
 mod deferred;

@@ -25,6 +25,7 @@ mod policies;
 mod private_pools;
 mod scope_functions;
 mod sharing;
+mod sleep;
 mod statistics;
 mod streams;
 mod symmetric_pools;

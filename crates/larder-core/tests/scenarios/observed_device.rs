@@ -165,6 +165,21 @@ impl Device for ObservedDevice {
         self.device.node_dependencies(node)
     }
 
+    fn copy_out(&self, copies: &mut [(Span, &mut [u8])]) -> Result<(), DeviceError> {
+        self.note("copy_out");
+        self.device.copy_out(copies)
+    }
+
+    fn copy_in(&self, copies: &[(&[u8], Span)]) -> Result<(), DeviceError> {
+        self.note("copy_in");
+        self.device.copy_in(copies)
+    }
+
+    fn clear(&self, spans: &[Span]) -> Result<(), DeviceError> {
+        self.note("clear");
+        self.device.clear(spans)
+    }
+
     fn now_ns(&self) -> u64 {
         self.device.now_ns()
     }

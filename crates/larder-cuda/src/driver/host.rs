@@ -47,6 +47,36 @@ pub unsafe fn unregister_host(addr: u64) -> Result<(), DeviceError> {
     check(unsafe { table::cuMemHostUnregister(addr as *mut c_void) })
 }
 
+/// Copies memory of the device to the host's, in the order of a stream.
+///
+/// # Safety
+/// The stream is alive, and both memories are there and large enough, until the work that the
+/// stream has by then is done. Nobody else uses the host's meanwhile.
+pub unsafe fn copy_out(
+    from: u64,
+    to: *mut u8,
+    size_bytes: usize,
+    stream: sys::CUstream,
+) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises it.
+    check(unsafe { table::cuMemcpyDtoHAsync_v2(to.cast(), from, size_bytes, stream) })
+}
+
+/// Copies the host's memory to memory of the device, in the order of a stream.
+///
+/// # Safety
+/// The stream is alive, and both memories are there and large enough, until the work that the
+/// stream has by then is done. Nobody writes to the host's meanwhile.
+pub unsafe fn copy_in(
+    from: *const u8,
+    to: u64,
+    size_bytes: usize,
+    stream: sys::CUstream,
+) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises it.
+    check(unsafe { table::cuMemcpyHtoDAsync_v2(to, from.cast(), size_bytes, stream) })
+}
+
 /// Whether somebody of the process has made the device's primary context already.
 pub fn has_primary_context(device: sys::CUdevice) -> Result<bool, DeviceError> {
     let mut flags = 0;

@@ -17,7 +17,9 @@ use crate::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 use crate::table;
 
 pub use captures::{capture_ends, capture_of, node_dependencies};
-pub use host::{alloc_host, free_host, has_primary_context, register_host, unregister_host};
+pub use host::{
+    alloc_host, copy_in, copy_out, free_host, has_primary_context, register_host, unregister_host,
+};
 pub use pool::{
     alloc_async, default_pool, free_async, pool_attribute, set_pool_attribute, trim_pool,
 };

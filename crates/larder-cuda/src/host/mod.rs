@@ -6,6 +6,7 @@
 
 mod calls;
 mod events;
+mod keeper;
 mod node;
 mod pinning;
 #[cfg(target_os = "linux")]
@@ -31,6 +32,7 @@ use node::Node;
 use pinning::Pinned;
 
 pub use calls::{HostCalls, SIZE_CLASSES, Timed};
+pub use keeper::PinnedKeeper;
 pub use pinning::PinBy;
 
 /// In a stream's number, the GPU's index stands above the bits of the handle.

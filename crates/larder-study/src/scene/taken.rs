@@ -50,6 +50,7 @@ fn segment(info: &SegmentInfo) -> SegmentState {
         pool: (pool != PoolId::NONE).then_some(pool),
         expandable: info.is_expandable,
         view: false,
+        asleep: false,
         backed_bytes: info.size_bytes,
         blocks: info.blocks.iter().map(block).collect(),
     }

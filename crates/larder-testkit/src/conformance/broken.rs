@@ -53,6 +53,10 @@ enum Flaw {
     OnlyOneEndIsShown,
     CaptureStopsEvents,
     CapturedStreamIsWaitedFor,
+    CopiesNothing,
+    CopiesOneOnly,
+    ClearsNothing,
+    CopiesFromNowhere,
 }
 
 struct Broken {
@@ -339,6 +343,21 @@ impl Device for Broken {
         self.lenient(Flaw::IsItsOwnPeer, self.device.open_to_peer(peer))
     }
 
+    fn copy_out(&self, copies: &mut [(Span, &mut [u8])]) -> Result<(), DeviceError> {
+        if self.has(Flaw::CopiesOneOnly) {
+            return self.device.copy_out(&mut copies[..1]);
+        }
+        self.lenient(Flaw::CopiesFromNowhere, self.device.copy_out(copies))
+    }
+
+    fn copy_in(&self, copies: &[(&[u8], Span)]) -> Result<(), DeviceError> {
+        if self.has(Flaw::CopiesNothing) { Ok(()) } else { self.device.copy_in(copies) }
+    }
+
+    fn clear(&self, spans: &[Span]) -> Result<(), DeviceError> {
+        if self.has(Flaw::ClearsNothing) { Ok(()) } else { self.device.clear(spans) }
+    }
+
     fn now_ns(&self) -> u64 {
         let now_ns = self.device.now_ns();
         if self.has(Flaw::TimeRunsBackwards) { u64::MAX - now_ns } else { now_ns }
@@ -392,6 +411,10 @@ fn every_flaw_is_found_by_the_check_that_is_about_it() {
         (Flaw::OnlyOneEndIsShown, "a stream that waited for another depends on its work"),
         (Flaw::CaptureStopsEvents, "what is not captured goes on"),
         (Flaw::CapturedStreamIsWaitedFor, "a captured stream cannot be waited for"),
+        (Flaw::CopiesNothing, "contents are copied to the host and to other memory"),
+        (Flaw::CopiesOneOnly, "contents are copied to the host and to other memory"),
+        (Flaw::ClearsNothing, "memory is cleared where it is asked for"),
+        (Flaw::CopiesFromNowhere, "only what the device can use is copied"),
     ];
     for (flaw, name) in expected {
         let broken = Broken::new(flaw);

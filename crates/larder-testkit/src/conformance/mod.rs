@@ -14,6 +14,7 @@ use larder_sim::{SimDevice, SimHost};
 #[cfg(test)]
 mod broken;
 mod captures;
+mod contents;
 mod events;
 mod pages;
 mod places;
@@ -160,7 +161,7 @@ impl Drive for SimHost {
 /// Every check, in the order in which they are run.
 fn all() -> impl Iterator<Item = Check> {
     let memory = [plain::CHECKS, pages::CHECKS, places::CHECKS];
-    let others = [events::CHECKS, captures::CHECKS, sharing::CHECKS];
+    let others = [events::CHECKS, captures::CHECKS, sharing::CHECKS, contents::CHECKS];
     memory.into_iter().chain(others).flatten().copied()
 }
 

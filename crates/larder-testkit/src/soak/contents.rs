@@ -21,7 +21,7 @@ fn byte(id: u64, at: usize) -> u8 {
 }
 
 /// Fills a block that was just handed out.
-pub(super) fn fill(device: &SimDevice, block: Span, id: u64) -> Result<(), String> {
+pub(crate) fn fill(device: &SimDevice, block: Span, id: u64) -> Result<(), String> {
     for (at, addr) in places(block).enumerate() {
         if !device.write(addr, byte(id, at)) {
             return Err(format!("{addr} cannot be written, in the block at {}", block.addr));
@@ -31,7 +31,7 @@ pub(super) fn fill(device: &SimDevice, block: Span, id: u64) -> Result<(), Strin
 }
 
 /// Fails if a block does not have what it was filled with.
-pub(super) fn check(device: &SimDevice, block: Span, id: u64) -> Result<(), String> {
+pub(crate) fn check(device: &SimDevice, block: Span, id: u64) -> Result<(), String> {
     // The ends may be written twice: what was written last counts.
     let mut expected = std::collections::BTreeMap::new();
     for (at, addr) in places(block).enumerate() {

@@ -19,7 +19,7 @@
 mod abroad;
 mod apart;
 pub mod concurrent;
-mod contents;
+pub(crate) mod contents;
 mod exact;
 mod external_checker;
 mod failure;

@@ -48,7 +48,7 @@ impl Inner {
         device: &dyn Device,
         stream: StreamId,
     ) -> Result<bool, Error> {
-        if !self.heap.pools().is_diverted() {
+        if !self.heap.pools().may_capture() {
             return Ok(false);
         }
         match self.heap.policy().capture {
@@ -73,7 +73,7 @@ impl Inner {
         if self.observed.is_any_gone(&[stream]) {
             return Ok(false);
         }
-        if !self.heap.pools().is_diverted() {
+        if !self.heap.pools().may_capture() {
             return Ok(true);
         }
         if own == Some(stream) || self.is_alone() {
@@ -88,7 +88,7 @@ impl Inner {
         &mut self,
         device: &dyn Device,
     ) -> Result<bool, Error> {
-        if !self.heap.pools().is_diverted() {
+        if !self.heap.pools().may_capture() {
             return Ok(false);
         }
         match (self.heap.policy().capture, self.current_stream()) {

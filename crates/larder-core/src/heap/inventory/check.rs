@@ -80,6 +80,11 @@ impl Inventory {
         if segment.is_fixed() {
             census.segment[at_kind] += 1;
         }
+        ensure!(
+            self.pools.is_lane_asleep(segment.lane()) == segment.is_asleep(),
+            "{id:?} sleeps, or is awake, in {:?}",
+            segment.lane()
+        );
         census.reserved_bytes[at_kind] += segment.backed_bytes() as i64;
         for block_id in self.space.chain(id) {
             let block = &self.space[block_id];
@@ -105,11 +110,13 @@ impl Inventory {
         let pool_of = |lane| self.pools.lane(lane).pool();
         let is_kin =
             is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane());
-        lane == segment.lane() || is_kin && pool_of(lane) == PoolIndex::LARGE
+        let awake = |pool| self.pools.awake_of(pool).unwrap_or(pool);
+        lane == segment.lane() || is_kin && awake(pool_of(lane)) == PoolIndex::LARGE
     }
 
     /// Whether the pool is a default pool, or half of a private pool that was not retired.
     fn is_alive(&self, pool: PoolIndex) -> bool {
+        let pool = self.pools.awake_of(pool).unwrap_or(pool);
         let part = self.pools.pool(pool);
         match part.owner() {
             None => pool == PoolIndex::default_for(part.kind()),

@@ -73,6 +73,10 @@ impl Inventory {
         if private.is_symmetric() {
             return Err(PoolProblem::Symmetric);
         }
+        let halves = self.pools.privates().parts(id);
+        if halves.into_iter().any(|half| self.pools.asleep_of(half).is_some()) {
+            return Err(PoolProblem::Asleep);
+        }
         if private.is_released() { Err(PoolProblem::Released) } else { Ok(private) }
     }
 

@@ -1,8 +1,9 @@
 //! Merging: what was deferred is merged; and for whoever looks the heap is shown as it will be
 //! once all is merged, and nothing is merged for it.
 
-use crate::heap::ids::BlockId;
+use crate::heap::ids::{BlockId, LaneId};
 use crate::heap::inventory::{Inventory, Pieces, Whole};
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::{Block, State};
 use crate::record::Record;
 use crate::record::stats::Stats;
@@ -109,9 +110,14 @@ impl Inventory {
         self.deferred.list(id);
     }
 
+    /// The lanes of what is awake.
+    pub(in crate::heap) fn lanes_awake(&self) -> impl Iterator<Item = (LaneId, &Lane)> + '_ {
+        self.pools.lanes().filter(|&(id, _)| !self.pools.is_lane_asleep(id))
+    }
+
     /// The size of the largest free block, on any stream.
     pub(in crate::heap) fn largest_free_bytes(&self) -> u64 {
-        let lanes = self.pools.lanes();
+        let lanes = self.lanes_awake();
         let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(self.space.blocks()));
         let rested = self.coalesced_wholes().map(|whole| whole.size_bytes);
         shelved.chain(rested).max().unwrap_or(0)
@@ -119,7 +125,7 @@ impl Inventory {
 
     /// How many free blocks there are.
     pub(in crate::heap) fn free_block_count(&self) -> usize {
-        let lanes = self.pools.lanes();
+        let lanes = self.lanes_awake();
         let shelved: usize =
             lanes.map(|(_, lane)| lane.free_blocks(self.space.blocks()).count()).sum();
         let (mut more, mut fewer) = (0, 0);
@@ -192,7 +198,9 @@ impl Inventory {
 
     /// Each block that will come of deferred ones.
     pub(in crate::heap) fn coalesced_wholes(&self) -> impl Iterator<Item = CoalescedWhole> {
-        self.deferred_blocks().filter_map(|id| self.coalesced_whole(id))
+        let is_awake = |id: &BlockId| !self.pools.is_lane_asleep(self.space[*id].lane);
+        let awake = self.deferred_blocks().filter(is_awake);
+        awake.filter_map(|id| self.coalesced_whole(id))
     }
 
     /// The blocks whose frees are deferred.

@@ -2,6 +2,7 @@
 //! change. It composes the space, the rules, the pools, the deferred frees and the record, and is
 //! what both placements and the heap stand on; it calls none of them.
 
+pub(crate) mod asleep;
 mod check;
 pub mod checkpoint;
 mod cut;

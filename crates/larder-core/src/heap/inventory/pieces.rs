@@ -25,7 +25,7 @@ impl Inventory {
             put_off_bytes: put_off.iter().map(|&id| self.space[id].size_bytes).sum(),
             ..Pieces::default()
         };
-        for (_, lane) in self.pools.lanes() {
+        for (_, lane) in self.lanes_awake() {
             let is_private = self.pools.pool(lane.pool()).owner().is_some();
             for id in lane.free_blocks(self.space.blocks()) {
                 if is_private {

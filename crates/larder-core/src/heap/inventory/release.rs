@@ -236,8 +236,23 @@ impl Inventory {
         assert!(count <= plan.pages.len(), "more pages went back than were planned");
         let pages: Range<usize> = plan.first..plan.first + count;
         let span = self.space.unback(plan.segment, pages);
-        self.unshelve(plan.block);
-        let mut id = plan.block;
+        let (id, place) = self.cut_unmapped(plan.block, span);
+        let lane = self.space[id].lane;
+        self.space.count_reserved(-(span.size_bytes as i64));
+        let pool = self.pools.lane(lane).pool();
+        self.pools.count_reserved(pool, -(span.size_bytes as i64));
+        self.pools.count_growth(pool, -1);
+        self.record_of(id, Record::SegmentUnmap { place });
+    }
+
+    /// Makes the part of a free block unmapped from which the pages are gone, and says what it is
+    /// part of then, and where and how large it was by itself.
+    pub(in crate::heap) fn cut_unmapped(
+        &mut self,
+        mut id: BlockId,
+        span: Span,
+    ) -> (BlockId, Place) {
+        self.unshelve(id);
         let block = self.space[id].span();
         // What was asked for last is shown in snapshots: the unmapped part keeps it, as in PyTorch.
         let requested_bytes = self.space[id].requested_bytes;
@@ -257,19 +272,14 @@ impl Inventory {
         }
         let (place, _) = self.facts(id);
         // Whoever had the bytes last, the addresses are those of the lane that reserved them.
-        self.space[id].lane = self.space[plan.segment].lane();
+        self.space[id].lane = self.space[self.space[id].segment].lane();
         self.space[id].state = State::Unmapped;
         self.merge_contexts(id, State::Unmapped);
         let id = self.merge_unmapped(id);
         self.space[id].requested_bytes = requested_bytes;
         let (lane, addr) = (self.space[id].lane, self.space[id].addr);
         self.pools.lane_mut(lane).add_unmapped(addr, id);
-        self.space.count_reserved(-(span.size_bytes as i64));
-        let pool = self.pools.lane(lane).pool();
-        self.pools.count_reserved(pool, -(span.size_bytes as i64));
-        self.pools.count_growth(pool, -1);
-        let place = Place { size_bytes: span.size_bytes, ..place };
-        self.record_of(id, Record::SegmentUnmap { place });
+        (id, Place { size_bytes: span.size_bytes, ..place })
     }
 
     /// A bare segment's addresses went back to the device.
@@ -294,7 +304,9 @@ impl Inventory {
     /// None if it still has memory, or if a request for it is under way.
     pub(crate) fn plan_retirement(&self, id: PoolId) -> Option<Vec<Release>> {
         self.pools.privates().get(id).filter(|private| private.held() == 0)?;
-        let pools = self.pools.privates().parts(id);
+        let mut pools = self.pools.privates().parts(id);
+        let asleep: Vec<_> = pools.iter().filter_map(|&pool| self.pools.asleep_of(pool)).collect();
+        pools.extend(asleep);
         let bare = self.plan_release_bare(&pools);
         let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();
         (segments == bare.len()).then_some(bare)

@@ -89,12 +89,14 @@ impl fmt::Debug for RunBlock {
 }
 
 impl Inventory {
-    /// All runs in the order of their addresses: those of one private pool, or all.
+    /// All runs in the order of their addresses: those of one private pool, or all. What sleeps has
+    /// no memory to show.
     pub(in crate::heap) fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
         // PyTorch looks for a pool's expandable segments at their first block alone.
         let first_only = pool.is_some() && !self.rules.policy().pool_snapshot_is_whole;
         let mut runs = Vec::new();
-        for (_, segment) in self.space.segments().iter() {
+        let segments = self.space.segments().iter();
+        for (_, segment) in segments.filter(|(_, segment)| !segment.is_asleep()) {
             if pool.is_some_and(|pool| self.side_of(segment.lane()).1 != pool) {
                 continue;
             }

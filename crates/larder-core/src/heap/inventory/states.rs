@@ -20,6 +20,8 @@ pub struct SegmentState {
     pub expandable: bool,
     /// Whether it shows pages of others, and has no memory of its own.
     pub view: bool,
+    /// Whether it sleeps: its blocks are there, and no memory is behind them.
+    pub asleep: bool,
     /// Bytes with memory behind them.
     pub backed_bytes: u64,
     /// Its blocks, in the order of their addresses, without a gap.
@@ -91,6 +93,7 @@ impl Inventory {
                     pool: self.pools.pool(lane.pool()).owner(),
                     expandable: segment.is_expandable(),
                     view: segment.is_view(),
+                    asleep: segment.is_asleep(),
                     backed_bytes: segment.backed_bytes(),
                     blocks: blocks.collect(),
                 }
@@ -153,6 +156,7 @@ impl Inventory {
                         stats.active_bytes += size_bytes;
                     }
                     State::Waiting => stats.active_bytes += size_bytes,
+                    State::Free | State::Deferred if segment.asleep => {}
                     State::Free | State::Deferred => stats.free_bytes += size_bytes,
                     State::Unmapped | State::Lent | State::Hollow => {}
                 }

@@ -39,14 +39,15 @@ impl Inventory {
         let lane = self.pools.lane_for(pool, want.stream);
         let owner = self.pools.pool(pool);
         debug_assert!(owner.kind() == want.kind, "{pool:?} is for requests of another kind");
-        let (splits, expandable) = (!owner.no_split(), want.expandable && self.expands(owner));
+        let may_expand = want.expandable || owner.role().is_of_tag();
+        let (splits, expandable) = (!owner.no_split(), may_expand && self.expands(owner));
         Want { expandable, splits, pool, lane, ..*want }
     }
 
     /// Whether a pool's requests may be served from expandable segments, and make them grow.
     #[inline]
     fn expands(&self, pool: &Pool) -> bool {
-        self.rules.config().expandable_segments
+        (self.rules.config().expandable_segments || pool.role().is_of_tag())
             && pool.role() != PoolRole::OwnSource
             && !self.is_plain_capture(pool)
     }
@@ -92,8 +93,7 @@ impl Inventory {
     /// Rounds a request and routes it through the open scopes.
     pub(crate) fn want_routed(&mut self, requested_bytes: u64, caller: &Caller<'_>) -> Want {
         let want = self.want(requested_bytes, caller.stream);
-        let private =
-            self.pools.privates().route(caller).and_then(|id| self.pools.privates().get(id));
+        let private = self.pools.route(caller).and_then(|id| self.pools.privates().get(id));
         match private.map(|private| private.pool(want.kind)) {
             Some(pool) => self.want_from(&want, pool),
             None => want,

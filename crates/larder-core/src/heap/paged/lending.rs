@@ -173,7 +173,8 @@ impl Paged {
                 );
             }
             for page in segment.parts().iter().filter_map(|part| part.page) {
-                if inventory.space()[page.segment].page(page.index).is_none() {
+                let home = &inventory.space()[page.segment];
+                if home.page(page.index).is_none() && !(home.is_asleep() && segment.is_asleep()) {
                     return Err(format!("{id:?} shows {page:?}, which is gone").into());
                 }
                 *shown.entry(page).or_insert(0) += 1;

@@ -96,7 +96,10 @@ impl Paged {
             self.budget.note_hidden(count as u64);
         }
         for &(at, span) in &plan.parts[..count] {
-            inventory.tell_of_view(plan.view, Action::SegmentUnmap, span);
+            // Of what sleeps that was told when it fell asleep.
+            if !inventory.space()[plan.view].is_asleep() {
+                inventory.tell_of_view(plan.view, Action::SegmentUnmap, span);
+            }
             let part = &mut inventory.space_mut()[plan.view].parts_mut()[at];
             let Some(page) = part.page.take() else { continue };
             if let Some(times) = self.shown.get_mut(&page) {
@@ -120,6 +123,7 @@ impl Paged {
     /// Every place at which a view shows a page.
     pub(in crate::heap) fn shown_pages(&self, inventory: &Inventory) -> Vec<Span> {
         let views = self.views.oldest_first().map(|view| &inventory.space()[view]);
+        let views = views.filter(|view| !view.is_asleep());
         let parts = views.flat_map(|view| view.parts().iter().map(move |part| (view, part)));
         let shown = parts.filter(|(_, part)| part.page.is_some());
         shown.map(|(view, part)| view.place_of(part)).collect()
@@ -130,7 +134,9 @@ impl Paged {
     pub(crate) fn plan_thinning(&self, inventory: &Inventory) -> Vec<SegmentId> {
         let held_pages = inventory.space().page_count();
         let mut surplus = self.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
-        let vacant = self.views.oldest_first().filter(|&view| inventory.space().is_vacant(view));
+        let is_there = |view: SegmentId| !inventory.space()[view].is_asleep();
+        let views = self.views.oldest_first().filter(|&view| is_there(view));
+        let vacant = views.filter(|&view| inventory.space().is_vacant(view));
         let thinned = vacant.take_while(|&view| {
             let is_needed = surplus > 0;
             surplus = surplus.saturating_sub(inventory.space()[view].parts().len() as u64);

@@ -29,6 +29,7 @@ impl Pools {
             recent,
             spare: Vec::new(),
             privates: Privates::default(),
+            asleep: Vec::new(),
             no_split_goes_with_pool: policy.no_split_goes_with_pool,
             released_pools_go: policy.released_pools_go,
         };
@@ -90,34 +91,43 @@ impl Pools {
     /// The lane of a pool on a stream, made on first use.
     #[inline(never)]
     pub(crate) fn lane_for(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
-        let pool = &mut self.list[pool_id.0 as usize];
+        let pool = &self.list[pool_id.0 as usize];
         match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
-                let (free, by_size, unmapped) = (None, None, BTreeMap::new());
-                let (kind, gone, frees, followed) = (pool.kind, false, 0, Vec::new());
-                let lane = Lane {
-                    pool: pool_id,
-                    kind,
-                    stream,
-                    gone,
-                    free,
-                    by_size,
-                    unmapped,
-                    frees,
-                    followed,
-                };
-                let id = if let Some(id) = self.spare_lanes.pop_first() {
-                    self.lanes[id.0 as usize] = lane;
-                    id
-                } else {
-                    self.lanes.push(lane);
-                    LaneId(u32::try_from(self.lanes.len() - 1).expect("few lanes"))
-                };
+                let id = self.add_lane(pool_id, stream, false);
+                let pool = &mut self.list[pool_id.0 as usize];
                 pool.lanes.insert(at, (stream, id));
                 pool.had_many_lanes |= pool.lanes.len() + pool.retired.len() > 1;
                 id
             }
+        }
+    }
+
+    /// A lane of a pool on a stream of this name that is gone, made on first use.
+    pub(super) fn retired_lane_for(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
+        let known = self.retired_lanes_of(pool_id).position(|lane| lane.stream == stream);
+        if let Some(at) = known {
+            return self.list[pool_id.0 as usize].retired[at];
+        }
+        let id = self.add_lane(pool_id, stream, true);
+        let pool = &mut self.list[pool_id.0 as usize];
+        pool.retired.push(id);
+        pool.had_many_lanes |= pool.lanes.len() + pool.retired.len() > 1;
+        id
+    }
+
+    /// Adds a lane that no pool lists yet.
+    fn add_lane(&mut self, pool: PoolIndex, stream: StreamId, gone: bool) -> LaneId {
+        let (free, by_size, unmapped) = (None, None, BTreeMap::new());
+        let (kind, frees, followed) = (self.pool(pool).kind, 0, Vec::new());
+        let lane = Lane { pool, kind, stream, gone, free, by_size, unmapped, frees, followed };
+        if let Some(id) = self.spare_lanes.pop_first() {
+            self.lanes[id.0 as usize] = lane;
+            id
+        } else {
+            self.lanes.push(lane);
+            LaneId(u32::try_from(self.lanes.len() - 1).expect("few lanes"))
         }
     }
 

@@ -34,8 +34,8 @@ pub struct LaneState {
 /// All lanes that have memory, the default pools' first, then by stream.
 pub fn lane_states(segments: &[SegmentState]) -> Vec<LaneState> {
     let mut lanes = BTreeMap::new();
-    // A view has no memory of its own.
-    for segment in segments.iter().filter(|segment| !segment.view) {
+    // A view has no memory of its own, and what sleeps has none.
+    for segment in segments.iter().filter(|segment| !segment.view && !segment.asleep) {
         let pool = segment.pool.map(|pool| (pool.0, pool.1));
         let key = (pool, segment.stream, segment.kind == PoolKind::Small);
         let lane = lanes.entry(key).or_insert(LaneState {

@@ -2,6 +2,7 @@
 //! apart for a capture or by a program, and scopes send requests to them.
 
 mod arena;
+mod asleep;
 pub(super) mod lane;
 pub mod lane_state;
 mod name_table;
@@ -31,6 +32,8 @@ pub(crate) struct Pools {
     /// Pools that were removed.
     spare: Vec<PoolIndex>,
     privates: Privates,
+    /// The pools of which memory sleeps, each with that in which it does.
+    asleep: Vec<(PoolIndex, PoolIndex)>,
     /// Whether the mark that blocks are never split goes when a pool's last use does.
     no_split_goes_with_pool: bool,
     /// Whether the names of released pools go with them.

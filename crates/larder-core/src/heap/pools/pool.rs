@@ -12,6 +12,18 @@ pub(crate) enum PoolRole {
     OwnSource,
     /// Graph captures take their memory from it, and the settings may want its segments plain.
     Capture,
+    /// It has the memory of a tag. Its segments are expandable whatever the settings say, so that
+    /// they can sleep, but for requests for plain memory.
+    Tag,
+    /// A private pool that was first used in a region of a tag: the same.
+    Tagged,
+}
+
+impl PoolRole {
+    /// Whether its segments are expandable whatever the settings say.
+    pub(crate) fn is_of_tag(self) -> bool {
+        matches!(self, PoolRole::Tag | PoolRole::Tagged)
+    }
 }
 
 /// One pool.

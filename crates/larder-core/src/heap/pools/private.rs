@@ -28,6 +28,9 @@ pub enum Filter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     Filter(Filter),
+    /// Those made by this thread, in a region of a tag, or in one that leaves all regions. It is no
+    /// capture's, and a capture's own pool comes before it.
+    Region(ThreadId),
     /// By a function, which the shell keeps and calls.
     Function,
 }
@@ -241,16 +244,55 @@ impl Privates {
         !self.scopes.is_empty()
     }
 
-    /// The pool of the newest scope that takes requests of this caller.
-    pub(crate) fn route(&self, caller: &Caller<'_>) -> Option<PoolId> {
-        let takes = |&&(pool, rule): &&(PoolId, Rule)| match rule {
+    /// Whether any scope is open in which a capture may run.
+    pub(crate) fn may_capture(&self) -> bool {
+        self.scopes.iter().any(|&(_, rule)| !matches!(rule, Rule::Region(_)))
+    }
+
+    /// The pool of the newest scope that takes requests of this caller; around a region, that of
+    /// the newest capture that does.
+    pub(crate) fn route(
+        &self,
+        caller: &Caller<'_>,
+        is_captures: impl Fn(PoolId) -> bool,
+    ) -> Option<PoolId> {
+        let takes = |pool, rule| match rule {
             Rule::Filter(Filter::Any) => true,
             Rule::Filter(Filter::Stream(only)) => only == caller.stream,
-            Rule::Filter(Filter::Thread(only)) => only == caller.thread,
+            Rule::Filter(Filter::Thread(only)) | Rule::Region(only) => only == caller.thread,
             Rule::Filter(Filter::Capture(origin)) => caller.captured_with.contains(&origin),
             Rule::Function => (caller.takes)(pool),
         };
-        self.scopes.iter().rev().find(takes).map(|&(pool, _)| pool)
+        let mut region = None;
+        for &(pool, rule) in self.scopes.iter().rev() {
+            let may_take = region.is_none() || is_captures(pool);
+            if !may_take || !takes(pool, rule) {
+                continue;
+            }
+            if !matches!(rule, Rule::Region(_)) {
+                return Some(pool);
+            }
+            region = region.or(Some(pool));
+        }
+        region
+    }
+
+    /// The pool of the newest region that is open in a thread.
+    pub(crate) fn region_of(&self, thread: ThreadId) -> Option<PoolId> {
+        let regions = self.scopes.iter().rev();
+        let mut own = regions.filter(|&&(_, rule)| rule == Rule::Region(thread));
+        own.next().map(|&(pool, _)| pool)
+    }
+
+    /// Opens a region in a thread, which may have some open.
+    pub(crate) fn open_region(&mut self, pool: PoolId, thread: ThreadId) {
+        self.scopes.push((pool, Rule::Region(thread)));
+    }
+
+    /// Closes the newest region of a pool in a thread. False if there is none.
+    pub(crate) fn close_region(&mut self, pool: PoolId, thread: ThreadId) -> bool {
+        let at = self.scopes.iter().rposition(|&scope| scope == (pool, Rule::Region(thread)));
+        at.map(|at| self.scopes.remove(at)).is_some()
     }
 
     pub(crate) fn open(&mut self, id: PoolId, rule: Rule) -> Result<(), PoolProblem> {
@@ -272,6 +314,34 @@ impl Privates {
 mod tests {
     use super::*;
 
+    /// Routes where only the pools of (n, 0) are captures'.
+    fn route(privates: &Privates, caller: &Caller<'_>) -> Option<PoolId> {
+        privates.route(caller, |pool| pool.1 == 0)
+    }
+
+    #[test]
+    fn a_region_takes_what_its_thread_asks_for_but_in_a_capture() {
+        let mut privates = Privates::default();
+        let thread = std::thread::current().id();
+        let (origin, stream) = (StreamId(7), StreamId(7));
+        let caller = |captured_with| Caller { stream, thread, captured_with, takes: &|_| false };
+        privates.open(PoolId(1, 0), Rule::Filter(Filter::Capture(origin))).unwrap();
+        privates.open(PoolId(0, 1), Rule::Filter(Filter::Any)).unwrap();
+        privates.open_region(PoolId(0, 2), thread);
+        privates.open_region(PoolId(0, 2), thread);
+        assert_eq!(route(&privates, &caller(&[])), Some(PoolId(0, 2)));
+        assert_eq!(route(&privates, &caller(&[origin])), Some(PoolId(1, 0)));
+        privates.open_region(PoolId::NONE, thread);
+        assert_eq!(route(&privates, &caller(&[])), Some(PoolId::NONE), "it is left");
+        assert_eq!(privates.region_of(thread), Some(PoolId::NONE));
+        assert!(privates.close_region(PoolId::NONE, thread));
+        assert!(privates.close_region(PoolId(0, 2), thread));
+        assert_eq!(privates.region_of(thread), Some(PoolId(0, 2)));
+        assert!(privates.close_region(PoolId(0, 2), thread));
+        assert!(!privates.close_region(PoolId(0, 2), thread));
+        assert_eq!(route(&privates, &caller(&[])), Some(PoolId(0, 1)));
+    }
+
     #[test]
     fn the_newest_scope_that_takes_a_request_gets_it() {
         let mut privates = Privates::default();
@@ -279,11 +349,11 @@ mod tests {
         let caller = |stream| Caller { stream, thread, captured_with: &[], takes: &|_| false };
         privates.open(PoolId(0, 1), Rule::Filter(Filter::Any)).unwrap();
         privates.open(PoolId(0, 2), Rule::Filter(Filter::Stream(StreamId(7)))).unwrap();
-        assert_eq!(privates.route(&caller(StreamId(7))), Some(PoolId(0, 2)));
-        assert_eq!(privates.route(&caller(StreamId(8))), Some(PoolId(0, 1)));
+        assert_eq!(route(&privates, &caller(StreamId(7))), Some(PoolId(0, 2)));
+        assert_eq!(route(&privates, &caller(StreamId(8))), Some(PoolId(0, 1)));
         assert_eq!(privates.open(PoolId(0, 1), Rule::Filter(Filter::Any)), Err(PoolProblem::Open));
         privates.close(PoolId(0, 1)).unwrap();
-        assert_eq!(privates.route(&caller(StreamId(8))), None);
+        assert_eq!(route(&privates, &caller(StreamId(8))), None);
         assert_eq!(privates.close(PoolId(0, 1)), Err(PoolProblem::NotOpen));
     }
 
@@ -295,8 +365,8 @@ mod tests {
         let thread = std::thread::current().id();
         let takes = &|_| false;
         let caller = |captured_with| Caller { stream, thread, captured_with, takes };
-        assert_eq!(privates.route(&caller(&[])), None);
-        assert_eq!(privates.route(&caller(&[origin])), Some(PoolId(1, 0)));
+        assert_eq!(route(&privates, &caller(&[])), None);
+        assert_eq!(route(&privates, &caller(&[origin])), Some(PoolId(1, 0)));
     }
 
     #[test]
@@ -313,9 +383,9 @@ mod tests {
         privates.open(PoolId(0, 4), Rule::Filter(Filter::Stream(StreamId(7)))).unwrap();
         let thread = std::thread::current().id();
         let caller = |stream| Caller { stream, thread, captured_with: &[], takes: &takes };
-        assert_eq!(privates.route(&caller(StreamId(7))), Some(PoolId(0, 4)));
+        assert_eq!(route(&privates, &caller(StreamId(7))), Some(PoolId(0, 4)));
         assert!(asked.borrow().is_empty());
-        assert_eq!(privates.route(&caller(StreamId(8))), Some(PoolId(0, 1)));
+        assert_eq!(route(&privates, &caller(StreamId(8))), Some(PoolId(0, 1)));
         assert_eq!(*asked.borrow(), [PoolId(0, 3), PoolId(0, 2), PoolId(0, 1)]);
     }
 

@@ -8,7 +8,7 @@ use crate::heap::Want;
 use crate::heap::ids::PoolIndex;
 use crate::heap::pools::Pools;
 use crate::heap::pools::pool::PoolRole;
-use crate::heap::pools::private::{Filter, Private, Privates, Rule};
+use crate::heap::pools::private::{Caller, Filter, Private, Privates, Rule};
 use crate::heap::pools::symmetric::Symmetric;
 use crate::record::stats::ByPool;
 use crate::types::{PoolId, PoolKind};
@@ -19,6 +19,74 @@ impl Pools {
     #[inline]
     pub(crate) fn is_diverted(&self) -> bool {
         self.privates.has_scope()
+    }
+
+    /// Whether any scope is open in which a capture may run.
+    pub(crate) fn may_capture(&self) -> bool {
+        self.privates.may_capture()
+    }
+
+    /// The pool that a request goes to by the open scopes.
+    pub(in crate::heap) fn route(&self, caller: &Caller<'_>) -> Option<PoolId> {
+        self.privates.route(caller, |id| self.is_capture_pool(id))
+    }
+
+    /// Whether graphs may be captured in a private pool.
+    pub(crate) fn is_capture_pool(&self, id: PoolId) -> bool {
+        let role = self.privates.get(id).map(|private| self.pool(private.small).role());
+        matches!(role, Some(PoolRole::Capture | PoolRole::Tagged))
+    }
+
+    /// The pool of the newest region that is open in a thread.
+    pub(crate) fn region_of(&self, thread: ThreadId) -> Option<PoolId> {
+        self.privates.region_of(thread)
+    }
+
+    /// Opens a region of a tag's pool in a thread.
+    pub(crate) fn open_region(&mut self, pool: PoolId, thread: ThreadId) {
+        self.privates.open_region(pool, thread);
+    }
+
+    /// Closes the newest region of a pool in a thread. False if there is none.
+    pub(crate) fn close_region(&mut self, pool: PoolId, thread: ThreadId) -> bool {
+        self.privates.close_region(pool, thread)
+    }
+
+    /// Makes the pool of a tag. Where there is no virtual memory it is one like any other.
+    pub(crate) fn add_tag_pool(&mut self, id: PoolId, virtual_memory: bool) {
+        self.add_private(id, false, false);
+        if virtual_memory {
+            self.set_tag_role(id, PoolRole::Tag);
+        }
+    }
+
+    /// A private pool is first used in a region of a tag. False, and nothing is done, if its
+    /// segments are not the device's.
+    pub(crate) fn tag_pool(&mut self, id: PoolId) -> bool {
+        let own_source = self.privates.get(id).is_none_or(|private| private.own_source);
+        if !own_source {
+            self.set_tag_role(id, PoolRole::Tagged);
+        }
+        !own_source
+    }
+
+    /// Whether a private pool is a tag's own.
+    pub(in crate::heap) fn is_tags_own(&self, id: PoolId) -> bool {
+        let private = self.privates.get(id);
+        private.is_some_and(|private| self.pool(private.small).role() == PoolRole::Tag)
+    }
+
+    /// The pools that are tags' own.
+    pub(crate) fn tags_own(&self) -> Vec<PoolId> {
+        let ids = self.privates.iter().map(|(id, _)| id);
+        ids.filter(|&id| self.is_tags_own(id)).collect()
+    }
+
+    fn set_tag_role(&mut self, id: PoolId, role: PoolRole) {
+        let Some(&Private { small, large, .. }) = self.privates.get(id) else { return };
+        for half in [small, large] {
+            self.pool_mut(half).set_role(role);
+        }
     }
 
     /// The private pools.
@@ -257,8 +325,10 @@ impl Pools {
         let differs = self.privates.get(id).is_some_and(|private| private.growths != 0);
         let keeps_name = differs && !self.released_pools_go;
         if let Some(private) = self.privates.remove(id, keeps_name) {
-            self.remove(private.small);
-            self.remove(private.large);
+            for half in [private.small, private.large] {
+                self.forget_asleep(half);
+                self.remove(half);
+            }
         }
     }
 

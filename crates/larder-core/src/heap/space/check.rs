@@ -69,7 +69,8 @@ impl Space {
             }
             let has_pages = segment.is_expandable();
             let mut pages = if has_pages { segment.pages_over(block.span()) } else { 0..0 };
-            if let Some(page) = pages.find(|&page| segment.page(page).is_some() != is_backed) {
+            let has_memory = is_backed && !segment.is_asleep();
+            if let Some(page) = pages.find(|&page| segment.page(page).is_some() != has_memory) {
                 return Err(
                     format!("page {page} under {block_id:?}, {:?}, is wrong", block.state).into()
                 );

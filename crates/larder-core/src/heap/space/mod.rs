@@ -1,6 +1,7 @@
 //! Space: the blocks and the segments that they lie in, side by side, and the way from an address
 //! to its block. It knows nothing of pools, of requests or of what is recorded.
 
+mod asleep;
 pub(super) mod block;
 mod check;
 mod cover;

@@ -44,6 +44,8 @@ pub(crate) struct Segment {
     serial: u64,
     /// Counted as oversize when the device gave it.
     oversize: bool,
+    /// There is no memory behind its blocks, which wait for it.
+    asleep: bool,
     /// For each window, the block that was last handed out with its start in it. Two live blocks
     /// never start in one window: in a large pool they are longer than a window, in a small pool
     /// a window is one unit.
@@ -87,6 +89,17 @@ impl Segment {
     pub(crate) fn set_oversize(&mut self, oversize: bool) {
         assert!(self.is_fixed(), "only what is given in one piece is counted so");
         self.oversize = oversize;
+    }
+
+    /// Whether there is no memory behind its blocks, which wait for it.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
+    /// It falls asleep or wakes, in a lane of its pool for that.
+    pub(super) fn set_asleep(&mut self, asleep: bool, lane: LaneId) {
+        debug_assert!(!self.is_fixed(), "the addresses of plain memory go with it");
+        (self.asleep, self.lane) = (asleep, lane);
     }
 
     /// Whether it is one piece from the device, all or nothing.
@@ -252,6 +265,7 @@ impl Segments {
             backing: Backing::Fixed,
             serial: 0,
             oversize: false,
+            asleep: false,
             starts: Vec::new(),
             window_shift: BLOCK_UNIT_BYTES.trailing_zeros(),
             fine_starts: FineStarts::default(),
@@ -281,7 +295,7 @@ impl Segments {
             PoolKind::Large => SMALL_MAX_BYTES,
         };
         let window_shift = window_bytes.trailing_zeros();
-        let (serial, oversize, starts) = (self.given, false, Vec::new());
+        let (serial, oversize, asleep, starts) = (self.given, false, false, Vec::new());
         let fine_starts = FineStarts::default();
         let segment = Segment {
             span,
@@ -290,6 +304,7 @@ impl Segments {
             backing,
             serial,
             oversize,
+            asleep,
             starts,
             window_shift,
             fine_starts,

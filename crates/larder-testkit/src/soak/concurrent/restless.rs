@@ -183,6 +183,18 @@ impl Device for Restless {
         self.sim.node_dependencies(node)
     }
 
+    fn copy_out(&self, copies: &mut [(Span, &mut [u8])]) -> Result<(), DeviceError> {
+        self.sim.copy_out(copies)
+    }
+
+    fn copy_in(&self, copies: &[(&[u8], Span)]) -> Result<(), DeviceError> {
+        self.sim.copy_in(copies)
+    }
+
+    fn clear(&self, spans: &[Span]) -> Result<(), DeviceError> {
+        self.sim.clear(spans)
+    }
+
     fn now_ns(&self) -> u64 {
         self.sim.now_ns()
     }
