@@ -41,7 +41,7 @@ class Recording:
         if frames not in self.stacks:
             parts = [(frame.split(":")[0], *frame.split(":")[1].split(" ")) for frame in frames]
             self.stacks[frames] = [
-                {"name": name, "filename": f"/home/me/{file}", "line": int(line)}
+                {"name": name, "filename": f"program/{file}", "line": int(line)}
                 for file, line, name in parts
             ]
         return self.stacks[frames]
