@@ -83,6 +83,8 @@ impl Generator {
         self.release(index);
         let [Some(free), Some(mut used), _] = stocked else { return };
         self.free_these(&[free]);
+        // PyTorch gives up where a pool is to lend that is open.
+        self.ops.push(Op::PoolUseOnOom { pool: self.pools[other].number, on: false });
         self.open_scope(other, Route::Stream(stream));
         if self.options.captures_are_marked {
             self.pools[other].captures = Some(stream);
