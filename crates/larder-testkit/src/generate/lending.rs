@@ -20,7 +20,7 @@ impl Generator {
         }
         let index = self.random.below(self.pools.len() as u64) as usize;
         let pool = self.pools[index].number;
-        match self.random.below(11) {
+        match self.random.below(8) {
             0..=2 => self.stock(index),
             // What is off already may be switched off again, and what is on, on.
             3..=5 => {
@@ -28,7 +28,6 @@ impl Generator {
                 self.ops.push(Op::PoolUseOnOom { pool, on });
             }
             6 => self.retire_lender(index),
-            7..=9 => self.lend_inside(index),
             _ => self.alloc_or_free(),
         }
     }
@@ -60,47 +59,6 @@ impl Generator {
         self.release(index);
         stocked.retain(|_| self.random.chance(0.8));
         self.free_these(&stocked);
-    }
-
-    /// Stocks the lender with a free block, and with one beside it whose free is put off, because
-    /// another stream uses it under another pool's scope. Then it asks there for memory that the
-    /// scope does not take, until the lender has to lend: what it gets back comes first.
-    fn lend_inside(&mut self, index: usize) {
-        let other = (0..self.pools.len()).find(|&at| at != index);
-        let sizes: [u64; 3] = std::array::from_fn(|_| self.size_bytes());
-        let has_room = self.live_bytes + sizes.iter().sum::<u64>() <= self.options.live_bytes_max;
-        let (Some(other), 2.., true) = (other, self.options.streams, has_room) else {
-            return self.alloc_or_free();
-        };
-        let stream = self.any_stream();
-        let home = (stream + 1) % self.options.streams;
-        self.open_scope(index, Route::All);
-        let stocked = sizes.map(|size_bytes| {
-            self.alloc_on(size_bytes, home);
-            self.live.back().copied()
-        });
-        self.end_routing(index);
-        self.release(index);
-        let [Some(free), Some(mut used), _] = stocked else { return };
-        self.free_these(&[free]);
-        self.open_scope(other, Route::Stream(stream));
-        if self.options.captures_are_marked {
-            self.pools[other].captures = Some(stream);
-            self.captured.push(stream);
-            self.ops.push(Op::CaptureBegin { stream });
-        }
-        used.used_inside = true;
-        if self.may_free(&used) {
-            self.ops.push(Op::Record { id: used.id, stream });
-            self.free_these(&[used]);
-        }
-        for _ in 0..self.random.between(2, 8) {
-            if self.live_bytes + free.size_bytes <= self.options.live_bytes_max {
-                self.alloc_on(free.size_bytes, home);
-            }
-        }
-        self.end_routing(other);
-        self.release(other);
     }
 
     /// Releases the pool for good, as a program does: it stops lending first. One that nothing is
