@@ -7,6 +7,8 @@
 mod calls;
 mod events;
 mod node;
+#[cfg(target_os = "linux")]
+mod part;
 mod pinning;
 #[cfg(target_os = "linux")]
 mod shared;
