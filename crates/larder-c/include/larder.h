@@ -768,7 +768,8 @@ void *larder_host_stream(void);
 void *larder_stream_on(int32_t device, void *stream);
 
 /* What the settings say of how it is kept (docs/pinned.md); 0 is not said. The limit is kept; the
- * other two are for whoever has a thread to spare, by larder_grow_ahead and larder_release_unused. */
+ * other two are for whoever has a thread to spare, which calls larder_grow_ahead and
+ * larder_release_unused. */
 typedef struct larder_pinned_keeping {
     uint64_t limit_bytes;
     uint64_t ahead_bytes;

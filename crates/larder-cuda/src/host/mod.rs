@@ -8,6 +8,8 @@ mod calls;
 mod events;
 mod keeper;
 mod node;
+#[cfg(target_os = "linux")]
+mod part;
 mod pinning;
 #[cfg(target_os = "linux")]
 mod shared;

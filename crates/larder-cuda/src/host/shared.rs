@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use super::node::{self, Node};
-use super::spare::{Part, Spare};
+use super::part::Part;
+use super::spare::Spare;
 
 /// The system's large page, and what memory starts at a multiple of.
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
@@ -51,7 +52,7 @@ pub(super) fn map(
     let parts = unsafe { fill(place, threads, node, spare) };
     parts.map(|parts| Mapped { parts }).map_err(|error| {
         // SAFETY: as above; what was filled lies in it.
-        unsafe { unmap(place) };
+        unsafe { place.unmap() };
         refusal(error)
     })
 }
@@ -76,7 +77,7 @@ unsafe fn fill(
                 empty = rest;
             }
             // SAFETY: it was taken out, so that nobody else knows of it.
-            Err(_) => unsafe { unmap(part) },
+            Err(_) => unsafe { part.unmap() },
         }
     }
     if empty.size_bytes > 0 {
@@ -93,17 +94,6 @@ unsafe fn fill(
     Ok(parts)
 }
 
-/// Unmaps memory, or gives addresses back.
-///
-/// # Safety
-/// They are mapped or reserved, and nobody uses them any more.
-pub(super) unsafe fn unmap(part: Part) {
-    // SAFETY: the caller promises it.
-    let unmapped =
-        unsafe { rustix::mm::munmap(part.addr as *mut c_void, part.size_bytes as usize) };
-    debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
-}
-
 /// Addresses from a multiple of a large page on, with nothing behind them.
 fn reserve_aligned(size_bytes: u64) -> Result<Part, Errno> {
     let whole_bytes = size_bytes + LARGE_PAGE_BYTES;
@@ -118,7 +108,7 @@ fn reserve_aligned(size_bytes: u64) -> Result<Part, Errno> {
     for end in [before, behind] {
         if end.size_bytes > 0 {
             // SAFETY: both ends were reserved just now, and nobody knows of them.
-            unsafe { unmap(end) };
+            unsafe { end.unmap() };
         }
     }
     Ok(place)
@@ -245,7 +235,7 @@ mod tests {
     fn unmap_all(mapped: &Mapped) {
         for &part in &mapped.parts {
             // SAFETY: nobody uses it any more.
-            unsafe { unmap(part) };
+            unsafe { part.unmap() };
         }
     }
 

@@ -7,27 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::shared;
+use super::part::Part;
 
 /// For so long what was given up is kept for whoever comes next.
 const KEPT: Duration = Duration::from_millis(10);
 /// Smaller parts are not worth moving.
 const PART_MIN_BYTES: u64 = 2 << 20;
-
-/// Addresses that one call mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) addr: u64,
-    pub(super) size_bytes: u64,
-}
-
-impl Part {
-    /// Cuts it in two.
-    pub(super) fn split_at(self, size_bytes: u64) -> (Part, Part) {
-        let rest = Part { addr: self.addr + size_bytes, size_bytes: self.size_bytes - size_bytes };
-        (Part { size_bytes, ..self }, rest)
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Spare(Mutex<State>);
@@ -130,7 +115,7 @@ impl Spare {
 fn unmap_all(parts: impl Iterator<Item = (Instant, Part)>) {
     for (_, part) in parts {
         // SAFETY: whoever put it in promised that it is mapped and that nobody uses it.
-        unsafe { shared::unmap(part) };
+        unsafe { part.unmap() };
     }
 }
 

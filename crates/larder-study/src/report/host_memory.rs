@@ -92,7 +92,10 @@ mod tests {
 
     #[test]
     fn the_most_that_was_in_use_is_counted_backwards_from_what_is() {
-        let event = |action: &str, kibibytes: u64| json!({"action": action, "addr": 64, "size": kibibytes << 10, "stream": 0});
+        let event = |action: &str, kibibytes: u64| {
+            let size_bytes = kibibytes << 10;
+            json!({"action": action, "addr": 64, "size": size_bytes, "stream": 0})
+        };
         let block = |state: &str, kibibytes: u64| json!({"size": kibibytes << 10, "state": state});
         let mut whole = json!({
             "segments": [],

@@ -4,7 +4,7 @@ use larder_sim::parse_capacity;
 
 use super::error::SettingsError;
 use super::names::{PINNED_AHEAD_KEY, PINNED_IDLE_KEY, PINNED_KEY, PINNED_LIMIT_KEY};
-use super::settings::split_key;
+use super::text::split_key;
 
 /// How pinned memory of the host is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,32 +81,31 @@ fn seconds(text: &str) -> Result<u64, SettingsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::settings::parse;
 
-    #[test]
-    fn pinned_memory_has_a_keeper_and_a_limit() {
-        let settings = parse("pinned_limit:64GiB,pinned:larder,policy:torch-2.11").unwrap();
-        assert_eq!(settings.pinned.limit_bytes, Some(64 << 30));
-        assert!(!settings.leaves_pinned(), "that is said");
-        assert!(parse("").unwrap().leaves_pinned());
-        assert!(!parse("pinned:larder").unwrap().leaves_pinned());
-        assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
-        for own in ["pinned_limit:1GiB", "pinned_ahead:1GiB", "pinned_idle_s:60"] {
-            assert!(!parse(own).unwrap().leaves_pinned(), "{own}");
-            let later = parse(own).unwrap().overlay("policy:torch-2.11").unwrap();
-            assert!(!later.leaves_pinned(), "{own}");
-            let (key, _) = own.split_once(':').unwrap();
-            let left = parse(&format!("pinned:torch,{own}")).unwrap_err().to_string();
-            assert!(left.starts_with(&format!("'{key}' is about Larder's")), "{left}");
-        }
+    fn read(text: &str) -> Result<Keeping, SettingsError> {
+        Keeping::default().overlay(text).map(|(keeping, _)| keeping)
     }
 
     #[test]
-    fn memory_is_got_ahead_and_given_back_where_that_is_asked_for() {
-        let keeping = parse("pinned_idle_s:60 , pinned_ahead:512MiB").unwrap().pinned;
-        assert_eq!((keeping.ahead_bytes, keeping.idle_s), (Some(512 << 20), Some(60)));
-        let keeping = parse("pinned:larder").unwrap().pinned;
-        assert_eq!((keeping.ahead_bytes, keeping.idle_s), (None, None));
+    fn what_is_said_of_pinned_memory_is_taken_out_and_comes_on_top() {
+        let text = "pinned_idle_s:60 , policy:tight,pinned_ahead:512MiB";
+        let (before, rest) = Keeping::default().overlay(text).unwrap();
+        assert_eq!(rest.trim(), "policy:tight");
+        let (keeping, rest) = before.overlay("pinned:larder,pinned_limit:64GiB").unwrap();
+        let limits = (keeping.limit_bytes, keeping.ahead_bytes, keeping.idle_s);
+        assert_eq!(limits, (Some(64 << 30), Some(512 << 20), Some(60)));
+        assert_eq!((keeping.by, rest.as_str()), (Some(PinnedBy::Larder), ""));
+        assert_eq!(read("").unwrap(), Keeping::default());
+    }
+
+    #[test]
+    fn what_pytorchs_allocator_has_not_does_not_go_with_it() {
+        for own in ["pinned_limit:1GiB", "pinned_ahead:1GiB", "pinned_idle_s:60"] {
+            assert!(read(&format!("pinned:larder,{own}")).is_ok(), "{own}");
+            let (key, _) = own.split_once(':').unwrap();
+            let left = read(&format!("pinned:torch,{own}")).unwrap_err().to_string();
+            assert!(left.starts_with(&format!("'{key}' is about Larder's")), "{left}");
+        }
     }
 
     #[test]
@@ -118,7 +117,7 @@ mod tests {
             ("pinned_idle_s:soon", "takes whole seconds from 1 on, as 60, not 'soon'"),
             ("pinned_idle_s:0", "not '0'"),
         ] {
-            let error = parse(text).unwrap_err().to_string();
+            let error = read(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
     }

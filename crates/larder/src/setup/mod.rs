@@ -8,5 +8,6 @@ pub mod keeping;
 mod names;
 pub mod pinned;
 pub mod settings;
+mod text;
 
 pub use error::{DevicesError, NameProblem, SettingsError};

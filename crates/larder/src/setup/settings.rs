@@ -15,6 +15,7 @@ use super::keeping::Keeping;
 pub use super::keeping::PinnedBy;
 use super::names::{CAPTURES_KEY, METRICS_KEY, POLICY_KEY, SNAPSHOT_KEY};
 pub use super::names::{CONF_VARIABLE as VARIABLE, OWN_KEYS, TORCH_VARIABLES};
+use super::text::{key_of, parts, split_key};
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,24 +118,6 @@ fn check(name: &str, text: &str) -> Result<(), SettingsError> {
     parse(text).map(drop).map_err(SettingsError::of(name))
 }
 
-/// The parts of a settings text. A comma in brackets parts nothing.
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0_usize;
-    text.split(move |letter| {
-        match letter {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        letter == ',' && depth == 0
-    })
-}
-
-/// The key of a part, which has none if it is not written `key:value`.
-fn key_of(part: &str) -> Option<&str> {
-    part.split_once(':').map(|(key, _)| key.trim())
-}
-
 /// Whether PyTorch's setting of this name is known here. There is none that takes this value.
 fn is_known(key: &str) -> bool {
     !matches!(Config::parse(&format!("{key}:?")), Err(ConfigError::UnknownKey { .. }))
@@ -221,29 +204,6 @@ pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), SettingsErro
     Ok((policy.transpose()?, rest))
 }
 
-/// Takes a key out of a text: its value, and the text without it.
-pub(super) fn split_key(
-    text: &str,
-    key: &'static str,
-) -> Result<(Option<String>, String), SettingsError> {
-    let mut found: Option<&str> = None;
-    let mut rest: Vec<&str> = Vec::new();
-    for part in parts(text) {
-        match part.split_once(':').filter(|(name, _)| name.trim() == key) {
-            None => rest.push(part),
-            Some(_) if found.is_some() => return Err(SettingsError::Twice(key)),
-            Some((_, value)) => found = Some(value.trim()),
-        }
-    }
-    if found == Some("") {
-        return Err(SettingsError::NoValue(key));
-    }
-    // Without it a comma may be left at the end, which the settings' text allows.
-    let is_bare = found.is_some() && rest.iter().all(|part| part.trim().is_empty());
-    let rest = if is_bare { String::new() } else { rest.join(",") };
-    Ok((found.map(str::to_owned), rest))
-}
-
 /// Where to listen: a port of this machine alone, or an address with one.
 fn listening(text: &str) -> Result<SocketAddr, SettingsError> {
     let port = text.parse::<u16>().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -275,6 +235,20 @@ mod tests {
         assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Settings::default().config);
         let again = settings.overlay("").unwrap();
         assert_eq!(again.oom_snapshot, settings.oom_snapshot);
+    }
+
+    #[test]
+    fn pinned_memory_is_left_to_pytorch_unless_somebody_asks_for_ours() {
+        let settings = parse("pinned_limit:64GiB,pinned:larder,policy:torch-2.11").unwrap();
+        assert_eq!(settings.pinned.limit_bytes, Some(64 << 30));
+        assert!(!settings.leaves_pinned(), "that is said");
+        assert!(parse("").unwrap().leaves_pinned());
+        assert!(!parse("pinned:larder").unwrap().leaves_pinned());
+        assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
+        for own in ["pinned_limit:1GiB", "pinned_ahead:1GiB", "pinned_idle_s:60"] {
+            let later = parse(own).unwrap().overlay("policy:torch-2.11").unwrap();
+            assert!(!later.leaves_pinned(), "PyTorch's own has no {own}");
+        }
     }
 
     #[test]
