@@ -324,13 +324,14 @@ mod tests {
         let mut privates = Privates::default();
         let thread = std::thread::current().id();
         let (origin, stream) = (StreamId(7), StreamId(7));
+        let captured = [origin];
         let caller = |captured_with| Caller { stream, thread, captured_with, takes: &|_| false };
         privates.open(PoolId(1, 0), Rule::Filter(Filter::Capture(origin))).unwrap();
         privates.open(PoolId(0, 1), Rule::Filter(Filter::Any)).unwrap();
         privates.open_region(PoolId(0, 2), thread);
         privates.open_region(PoolId(0, 2), thread);
         assert_eq!(route(&privates, &caller(&[])), Some(PoolId(0, 2)));
-        assert_eq!(route(&privates, &caller(&[origin])), Some(PoolId(1, 0)));
+        assert_eq!(route(&privates, &caller(&captured)), Some(PoolId(1, 0)));
         privates.open_region(PoolId::NONE, thread);
         assert_eq!(route(&privates, &caller(&[])), Some(PoolId::NONE), "it is left");
         assert_eq!(privates.region_of(thread), Some(PoolId::NONE));
