@@ -262,7 +262,8 @@ impl Inner {
     }
 
     /// Gives everything back that can go, of the default pools unless a capture is on, and of all
-    /// pools that nobody uses.
+    /// pools that nobody uses. Where memory is shared in pages, a program's own pools give back what
+    /// is free in them as the default pools do, as long as no graph can know it.
     /// `own` is the stream that is the caller's.
     pub(super) fn flush(
         &mut self,
@@ -274,6 +275,12 @@ impl Inner {
             self.unite(device, own)?;
             let plan = self.heap.plan_release();
             self.release_for(device, &plan, own)?;
+        }
+        if !captured && self.heap.joins_pieces() {
+            for pool in self.heap.pools().movable_pools() {
+                let plan = self.heap.plan_release_private(pool);
+                self.release_for(device, &plan, own)?;
+            }
         }
         for pool in self.heap.pools().released_pools() {
             // What all ranks give back together goes when the program says so, and not when one of

@@ -35,6 +35,7 @@ mod tight_deferred_free;
 mod tight_fit;
 mod tight_floor;
 mod tight_phases;
+mod tight_pools;
 mod tight_slack;
 mod tight_snapshots;
 mod torch_versions;

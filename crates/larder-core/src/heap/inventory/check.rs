@@ -105,7 +105,7 @@ impl Inventory {
         let pool_of = |lane| self.pools.lane(lane).pool();
         let is_kin =
             is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane());
-        lane == segment.lane() || is_kin && pool_of(lane) == PoolIndex::LARGE
+        lane == segment.lane() || is_kin
     }
 
     /// Whether the pool is a default pool, or half of a private pool that was not retired.

@@ -18,6 +18,7 @@ pub(crate) mod ground;
 pub(in crate::heap) mod in_place;
 mod lending;
 mod notes;
+mod pass_on;
 mod place;
 mod recency;
 pub(crate) mod request_log;
@@ -86,6 +87,8 @@ pub(crate) struct Paged {
     slacks: u32,
     /// The most that was in use since the phase began, as far as it was looked at.
     high_bytes: u64,
+    /// How much went from pool to pool since the phase began.
+    passed_bytes: u64,
 }
 
 /// What is known of the requests in one lane.
@@ -184,6 +187,7 @@ impl Paged {
         self.high_bytes = active_bytes;
         self.risen_bytes = 0;
         self.shown_anew_bytes = 0;
+        self.passed_bytes = 0;
         if active_bytes < last_high_bytes / 2 {
             self.slacks = 0;
         }

@@ -122,7 +122,7 @@ impl Paged {
 
     /// How much the policy allows itself to hold for a request before others' memory is put
     /// together.
-    fn soft_bytes(&self, inventory: &Inventory, want: &Want) -> u64 {
+    pub(super) fn soft_bytes(&self, inventory: &Inventory, want: &Want) -> u64 {
         let active_bytes = inventory.recorder().active_bytes().current as u64;
         let high_bytes = self.high_bytes.max(active_bytes + want.size_bytes);
         let soft_bytes = (self.soft(inventory.rules().config()) * high_bytes as f64) as u64;
@@ -151,7 +151,7 @@ impl Paged {
 
 /// The other streams whose free memory a request could have, if its own waits for them.
 pub(crate) fn neighbours(inventory: &Inventory, want: &Want) -> Vec<StreamId> {
-    if inventory.pools().pool(want.pool).owner().is_some() {
+    if !inventory.pools().is_movable(want.pool) {
         return Vec::new();
     }
     let lanes = inventory.pools().lanes_of(want.pool).filter(|lane| !lane.has_no_block());
