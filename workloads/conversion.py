@@ -1,6 +1,6 @@
 """Writes an op script in which weights are converted inside an open memory pool, as serving engines
-do after they have loaded them: 40 tensors of 240 MiB, each replaced by one that is 5 % larger. Small
-tensors that stay lie between them.
+do after they have loaded them: 40 tensors of 240 MiB, each replaced by one that is 5 % larger.
+Small tensors that stay lie between them.
 
     python workloads/conversion.py loaded > conversion.ops      # in the order of loading
     python workloads/conversion.py random > conversion.ops      # in any order

@@ -1,6 +1,6 @@
-"""Converts weights inside an open memory pool, as serving engines do after they have loaded them: 40
-tensors of 240 MiB, each replaced by one that is 5 % larger. To be run on a card, on PyTorch's own
-allocator or on Larder.
+"""Converts weights inside an open memory pool, as serving engines do after they have loaded them:
+40 tensors of 240 MiB, each replaced by one that is 5 % larger. To be run on a card, on PyTorch's
+own allocator or on Larder.
 
     python conversion.py [--order loaded|random] [--empty]
     python -m larder --policy tight conversion.py [--order loaded|random] [--empty]

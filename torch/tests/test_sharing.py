@@ -34,10 +34,13 @@ class Peer:
 
     def wrong_words(self, tensors):
         # Each holds the numbers from its own on.
-        first = [torch.arange(number, number + len(tensor), device="cuda", dtype=torch.int32)
-                 for number, tensor in tensors]
-        return [int((tensor != words).sum())
-                for (_, tensor), words in zip(tensors, first, strict=True)]
+        first = [
+            torch.arange(number, number + len(tensor), device="cuda", dtype=torch.int32)
+            for number, tensor in tensors
+        ]
+        return [
+            int((tensor != words).sum()) for (_, tensor), words in zip(tensors, first, strict=True)
+        ]
 
     def double(self, tensor):
         tensor.mul_(2)

@@ -262,8 +262,8 @@ impl Inner {
     }
 
     /// Gives everything back that can go, of the default pools unless a capture is on, and of all
-    /// pools that nobody uses. Where memory is shared in pages, a program's own pools give back what
-    /// is free in them as the default pools do, as long as no graph can know it.
+    /// pools that nobody uses. Where memory is shared in pages, a program's own pools give back
+    /// what is free in them as the default pools do, as long as no graph can know it.
     /// `own` is the stream that is the caller's.
     pub(super) fn flush(
         &mut self,

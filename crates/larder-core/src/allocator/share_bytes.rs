@@ -3,8 +3,9 @@
 //! Byte 0 is the version, byte 1 the kind: `c` for a plain allocation, followed by its handle; `e`
 //! for pages, followed by a head (process, page size, count, and from version 3 on the kind of
 //! handle) and one handle for each page. Pages of different sizes, which PyTorch does not have, are
-//! kind `u`: process, count and kind of handle, then the size and the handle of each. 64 bytes with no head are a plain allocation's handle, as
-//! old versions wrote it. All numbers are little-endian, as on every host that has such a device.
+//! kind `u`: process, count and kind of handle, then the size and the handle of each. 64 bytes with
+//! no head are a plain allocation's handle, as old versions wrote it. All numbers are
+//! little-endian, as on every host that has such a device.
 
 use crate::device::{HANDLE_BYTES, SharedPage};
 use crate::error::ShareProblem;
