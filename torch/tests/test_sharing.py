@@ -13,6 +13,10 @@ from allocator_case import MIB, AllocatorCase, configure, segment_at
 TIMEOUT_S = 120
 
 
+def of_size(size_bytes):
+    return torch.empty(size_bytes // 4, dtype=torch.int32, device="cuda")
+
+
 class Peer:
     """What the other process does. It keeps what it sends until it is told to forget it."""
 
@@ -27,6 +31,16 @@ class Peer:
 
     def sums_of(self, tensors):
         return [self.sum_of(tensor) for tensor in tensors]
+
+    def wrong_words(self, tensors):
+        # Each holds the numbers from its own on.
+        first = [
+            torch.arange(number, number + len(tensor), device="cuda", dtype=torch.int32)
+            for number, tensor in tensors
+        ]
+        return [
+            int((tensor != words).sum()) for (_, tensor), words in zip(tensors, first, strict=True)
+        ]
 
     def double(self, tensor):
         tensor.mul_(2)
@@ -157,6 +171,28 @@ class SharingCase(AllocatorCase):
         self.ask("keep", first)
         self.ask("keep", second)
         self.assertEqual(self.ask("sums_of_kept"), [100.0, 200.0])
+
+    def test_every_block_of_a_program_in_pieces(self):
+        # Some lie on pages of different sizes, where an allocator puts pieces together.
+        narrow, wide = [of_size(size) for size in (26 * MIB, 128 * MIB)]
+        del wide
+        live = {7: of_size(100 * MIB)}
+        del narrow
+        for number, size in enumerate((48, 1, 30, 3, 17, 0.01, 9), start=100):
+            live[number] = of_size(int(size * MIB))
+        for number, tensor in live.items():
+            tensor.copy_(torch.arange(number, number + len(tensor), dtype=torch.int32))
+        torch.cuda.synchronize()
+        for number in list(live):
+            self.assertEqual(self.ask("wrong_words", [(number, live[number])]), [0], number)
+            if number % 2:
+                del live[number]
+                live[number + 1000] = of_size(21 * MIB).fill_(0)
+                live[number + 1000] += torch.arange(
+                    number + 1000, number + 1000 + 21 * MIB // 4, dtype=torch.int32, device="cuda"
+                )
+        torch.cuda.synchronize()
+        self.assertEqual(self.ask("wrong_words", list(live.items())), [0] * len(live))
 
     def test_a_view_in_the_middle_of_a_block(self):
         base = torch.arange(10_000, dtype=torch.float32, device="cuda")

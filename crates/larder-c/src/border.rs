@@ -94,7 +94,6 @@ fn status_of(error: &Error) -> Status {
         Error::Exchange(_) => Status::ExchangeFailed,
         Error::NotAt { problem: AddressProblem::Unaligned(_), .. }
         | Error::NoBaseAllocation(_)
-        | Error::UnequalPages(_)
         | Error::BadFraction(_)
         | Error::NoContextHook
         | Error::BadShare(_)

@@ -32,8 +32,6 @@ pub enum Error {
     },
     /// The block lies in an expandable segment, which has no allocation of its own to name.
     NoBaseAllocation(Addr),
-    /// The block lies on pages of different sizes, which cannot be shared as one.
-    UnequalPages(Addr),
     /// The device refused a call.
     Device {
         /// What we asked of it.
@@ -237,6 +235,9 @@ pub enum PoolProblem {
     Captured,
     /// A block of it is still used or awaited by another stream, so that its layout is not settled.
     Unsettled(Addr),
+    /// Its memory is put together of pieces here, or was given back before it: no layout can name
+    /// that. No graph was captured in it.
+    Spread(Addr),
     /// The segment that starts here is no longer there as it was when the checkpoint was made.
     SegmentGone(Addr),
     /// The checkpoint is of another pool.
@@ -274,6 +275,13 @@ impl fmt::Display for PoolProblem {
             }
             PoolProblem::Unsettled(addr) => {
                 return write!(f, "another stream still uses or awaits the block at {addr}");
+            }
+            PoolProblem::Spread(addr) => {
+                return write!(
+                    f,
+                    "its memory is spread over several segments at {addr}, and no graph was \
+                     captured in it"
+                );
             }
             PoolProblem::SegmentGone(addr) => {
                 return write!(f, "the segment at {addr} is not as the checkpoint has it");
@@ -349,12 +357,6 @@ impl fmt::Display for Error {
                      expandable_segments:False, unless the policy is tight"
                 )
             }
-            Error::UnequalPages(addr) => write!(
-                f,
-                "{addr} lies on pages of different sizes and cannot be shared; allocate what is \
-                 shared as plain memory, larder.torch.plain_memory() in PyTorch, or set \
-                 page_size_mb, so that all pages have one size"
-            ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
             Error::Source { pool, call, error } => {
                 write!(f, "the source of {pool} failed to {call}: {error}")

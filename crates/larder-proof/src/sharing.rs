@@ -8,19 +8,22 @@ use cudarc::driver::CudaStream;
 use larder::ShareBy;
 use larder_core::Allocator;
 use larder_core::allocator::share::Shared;
-use larder_core::types::{Addr, MIB};
+use larder_core::types::{Addr, MIB, StreamId};
 
 use crate::rig::{Explain, Rig, id_of};
 
 const BLOCK_BYTES: u64 = 48 * MIB;
 /// The word on the command line that makes this program the other process.
 pub(crate) const PARTNER: &str = "share-partner";
-const SETTINGS: [&str; 4] = [
+const SETTINGS: [&str; 5] = [
     "expandable_segments:False",
     "expandable_segments:True",
     "expandable_segments:True,page_size_mb:2",
     "policy:tight",
+    IN_VIEW,
 ];
+/// The policy tight, and the block lies in a view of pages of different sizes.
+const IN_VIEW: &str = "tight-view";
 
 /// The first process: it leads.
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
@@ -146,6 +149,8 @@ struct Desk<'a> {
     stream: &'a Arc<CudaStream>,
     allocator: Allocator,
     expandable: bool,
+    /// What is given lies in a view.
+    in_view: bool,
     given: Option<Addr>,
     taken: Option<Addr>,
     at: Addr,
@@ -157,25 +162,48 @@ impl<'a> Desk<'a> {
     fn new(rig: &'a Rig, stream: &'a Arc<CudaStream>, settings: &str) -> Result<Desk<'a>, String> {
         // Tight has pages always.
         let expandable = settings.contains("expandable") || settings.contains("tight");
+        let (settings, in_view) = match settings {
+            IN_VIEW => ("policy:tight", true),
+            settings => (settings, false),
+        };
         let allocator = rig.allocator(settings)?;
         let (given, taken, neighbour, at) = (None, None, None, Addr(0));
-        Ok(Desk { rig, stream, allocator, expandable, given, taken, at, neighbour })
+        Ok(Desk { rig, stream, allocator, expandable, in_view, given, taken, at, neighbour })
     }
 
     /// Fills a block and shares it.
     fn give(&mut self) -> Result<(Shared, u32), String> {
         let id = id_of(self.stream);
-        // A segment of twice the size holds both.
-        let whole = self.allocator.malloc(2 * BLOCK_BYTES, id).or_say("a segment")?;
-        self.allocator.free(whole).or_say("free")?;
-        self.neighbour = Some(self.allocator.malloc(3 * MIB, id).or_say("a block")?);
-        let addr = self.allocator.malloc(BLOCK_BYTES, id).or_say("a block")?;
+        let addr = if self.in_view { self.make_view(id)? } else { self.make_at_home(id)? };
         (self.given, self.at) = (Some(addr), addr);
         let seed = self.rig.seed();
         self.rig.fill(self.stream, addr, BLOCK_BYTES, seed)?;
         self.stream.synchronize().or_say("waiting for a stream")?;
         let shared = self.allocator.share(addr).or_say("sharing")?;
         Ok((shared, seed))
+    }
+
+    fn make_at_home(&mut self, id: StreamId) -> Result<Addr, String> {
+        // A segment of twice the size holds both.
+        let whole = self.allocator.malloc(2 * BLOCK_BYTES, id).or_say("a segment")?;
+        self.allocator.free(whole).or_say("free")?;
+        self.neighbour = Some(self.allocator.malloc(3 * MIB, id).or_say("a block")?);
+        self.allocator.malloc(BLOCK_BYTES, id).or_say("a block")
+    }
+
+    /// A block in a view of pages of 2 and of 4 MiB: neither have enough in one piece.
+    fn make_view(&mut self, id: StreamId) -> Result<Addr, String> {
+        let narrow = self.allocator.malloc(26 * MIB, id).or_say("small pages")?;
+        let wide = self.allocator.malloc(128 * MIB, id).or_say("larger pages")?;
+        self.allocator.free(wide).or_say("free")?;
+        self.neighbour = Some(self.allocator.malloc(100 * MIB, id).or_say("a block")?);
+        self.allocator.free(narrow).or_say("free")?;
+        let addr = self.allocator.malloc(BLOCK_BYTES, id).or_say("a block")?;
+        let segments = self.allocator.snapshot();
+        if segments.iter().any(|segment| segment.view && segment.span.contains(addr)) {
+            return Ok(addr);
+        }
+        Err(format!("the block at {addr} lies in no view"))
     }
 
     /// Opens a block, compares it, and writes a new pattern into it.

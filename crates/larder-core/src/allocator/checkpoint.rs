@@ -21,8 +21,7 @@ impl Allocator {
     pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
         let mut inner = self.enter(Level::All);
         let ready = inner.record_put_off(&*self.device);
-        let mut saved =
-            ready.and_then(|()| inner.heap.inventory().checkpoint(pool).map_err(Error::pool(pool)));
+        let mut saved = ready.and_then(|()| inner.heap.checkpoint(pool).map_err(Error::pool(pool)));
         drop(inner);
         self.leave();
         if let Ok(checkpoint) = &mut saved {

@@ -145,8 +145,8 @@ impl Inner {
                     }
                     self.unshow(device, &plan)?;
                 }
-                Release::Pages(block) => {
-                    let Some(plan) = self.heap.plan_unmap(block) else { continue };
+                Release::Pages { block, most } => {
+                    let Some(plan) = self.heap.plan_unmap(block, most) else { continue };
                     // A stream that may be captured is not waited for; its pages go another time.
                     if let Some(stream) = plan.stream
                         && !self.may_wait_for(device, stream, own)?

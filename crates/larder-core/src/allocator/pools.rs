@@ -271,7 +271,9 @@ impl Inner {
     }
 
     /// Gives everything back that can go, of the default pools and those of tags unless a capture
-    /// is on, and of all pools that nobody uses.
+    /// is on, and of all pools that nobody uses. Where memory is shared in pages, a program's own
+    /// pools give back what is free in them as the default pools do, as long as no graph can know
+    /// it.
     /// `own` is the stream that is the caller's.
     pub(super) fn flush(
         &mut self,
@@ -285,6 +287,12 @@ impl Inner {
             self.release_for(device, &plan, own)?;
             // No graph uses what is free in a tag's own pool.
             for pool in self.heap.pools().tags_own() {
+                let plan = self.heap.plan_release_private(pool);
+                self.release_for(device, &plan, own)?;
+            }
+        }
+        if !captured && self.heap.joins_pieces() {
+            for pool in self.heap.pools().movable_pools() {
                 let plan = self.heap.plan_release_private(pool);
                 self.release_for(device, &plan, own)?;
             }

@@ -1,8 +1,8 @@
 //! Sharing: blocks for other processes, blocks of other processes, and peers.
 //!
 //! A block of a plain segment is shared as its whole segment and an offset; one of an expandable
-//! segment as the pages that it lies on and an offset. Sharing keeps nothing alive: whoever shares
-//! a block frees it when the others are done with it.
+//! segment as the pages that it lies on and an offset; so is one in a view. Sharing keeps nothing
+//! alive: whoever shares a block frees it when the others are done with it.
 
 use std::collections::HashMap;
 use std::process;
@@ -68,8 +68,8 @@ struct Import {
     count: usize,
     /// Where it is here; of a plain allocation only the first address is known.
     span: Span,
-    /// Empty for a plain allocation.
-    pages: Vec<PageHandle>,
+    /// Each with its size, in order; empty for a plain allocation.
+    pages: Vec<(PageHandle, u64)>,
 }
 
 impl Allocator {
@@ -84,12 +84,14 @@ impl Allocator {
             let bytes = ShareBytes::Plain(handle).write();
             return Ok(Shared { bytes, offset_bytes: addr.0 - base.addr.0 });
         }
-        let behind = inner.heap.space().pages_behind(block).ok_or(Error::UnequalPages(addr))?;
-        let PagesBehind { span, page_bytes, pages } = behind;
-        let pages: Result<_, _> =
-            pages.iter().map(|&page| inner.exports.page(&*self.device, page)).collect();
+        let behind = inner.heap.space().pages_behind(block);
+        let PagesBehind { span, pages } = behind.expect("a live block has pages behind it");
+        let pages: Result<_, _> = pages
+            .iter()
+            .map(|&(page, size_bytes)| Ok((inner.exports.page(&*self.device, page)?, size_bytes)))
+            .collect();
         let pages = pages.map_err(Error::device("share a page"))?;
-        let bytes = ShareBytes::Pages { pid: process::id(), page_bytes, pages }.write();
+        let bytes = ShareBytes::Pages { pid: process::id(), pages }.write();
         Ok(Shared { bytes, offset_bytes: addr.0 - span.addr.0 })
     }
 
@@ -107,9 +109,7 @@ impl Allocator {
                 let addr = addr.map_err(Error::device("open shared memory"))?;
                 (Span::new(addr, 0), Vec::new())
             }
-            ShareBytes::Pages { pid, page_bytes, pages } => {
-                self.import_pages(pid, page_bytes, &pages)?
-            }
+            ShareBytes::Pages { pid, pages } => self.import_pages(pid, &pages)?,
         };
         imports.open.push(Import { bytes: bytes.to_vec(), count: 1, span, pages });
         Ok(span.addr)
@@ -143,23 +143,21 @@ impl Allocator {
     fn import_pages(
         &self,
         pid: u32,
-        page_bytes: u64,
-        shared: &[SharedPage],
-    ) -> Result<(Span, Vec<PageHandle>), Error> {
+        shared: &[(SharedPage, u64)],
+    ) -> Result<(Span, Vec<(PageHandle, u64)>), Error> {
         let device = &*self.device;
-        let size_bytes = page_bytes * shared.len() as u64;
+        let size_bytes = shared.iter().map(|(_, page_bytes)| page_bytes).sum();
         let addr = device.reserve(size_bytes).map_err(Error::device("reserve addresses"))?;
         let span = Span::new(addr, size_bytes);
         let peers = self.look().exports.peers().to_vec();
         let mut pages = Vec::with_capacity(shared.len());
         let mut mapped = 0;
         let result = (|| {
-            for &page in shared {
+            for &(page, page_bytes) in shared {
                 let page = device.import_page(page, pid, page_bytes);
-                pages.push(page.map_err(Error::device("open a shared page"))?);
+                pages.push((page.map_err(Error::device("open a shared page"))?, page_bytes));
             }
-            for (index, &page) in pages.iter().enumerate() {
-                let place = Span::new(addr.offset(index as u64 * page_bytes), page_bytes);
+            for (place, page) in places(addr, &pages) {
                 device.map(place, page).map_err(Error::device("map a shared page"))?;
                 mapped += 1;
             }
@@ -182,14 +180,12 @@ impl Allocator {
     fn drop_import(
         &self,
         span: Span,
-        pages: &[PageHandle],
+        pages: &[(PageHandle, u64)],
         mapped: usize,
     ) -> Result<(), DeviceError> {
-        let page_bytes = span.size_bytes / pages.len().max(1) as u64;
         let mut first = Ok(());
-        for (index, &page) in pages.iter().enumerate() {
+        for (index, (place, page)) in places(span.addr, pages).enumerate() {
             if index < mapped {
-                let place = Span::new(span.addr.offset(index as u64 * page_bytes), page_bytes);
                 first = first.and(self.device.unmap(place));
             }
             first = first.and(self.device.release_page(page));
@@ -212,4 +208,16 @@ impl Allocator {
         inner.exports.peers.push(peer);
         Ok(())
     }
+}
+
+/// Pages one behind the other from an address on: where each is.
+fn places(
+    addr: Addr,
+    pages: &[(PageHandle, u64)],
+) -> impl Iterator<Item = (Span, PageHandle)> + '_ {
+    pages.iter().scan(addr, |next, &(page, page_bytes)| {
+        let place = Span::new(*next, page_bytes);
+        *next = place.end();
+        Some((place, page))
+    })
 }

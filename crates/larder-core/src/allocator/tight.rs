@@ -20,6 +20,7 @@ impl Allocator {
         inner.drop_orphans(device);
         let open = inner.open_neighbours(device, want)?;
         let mut asking = Asking::Freely;
+        let mut has_asked_pools = false;
         loop {
             match inner.heap.plan_move(want, &open, asking) {
                 Move::Fits => {
@@ -38,6 +39,11 @@ impl Allocator {
                     inner.heap.commit_reserve_of(want, span, page_bytes);
                 }
                 Move::Map(plan) => {
+                    if !std::mem::replace(&mut has_asked_pools, true)
+                        && inner.pass_on(device, want, plan.span.size_bytes)?
+                    {
+                        continue;
+                    }
                     let mapped = inner.map_pages(device, &plan)?;
                     inner.tick(device);
                     match mapped {
@@ -170,6 +176,22 @@ impl Inner {
             self.heap.note_followed(want, &[other]);
         }
         Ok(())
+    }
+
+    /// Has other pools give back what is free in them before a request makes so many bytes of new
+    /// pages. Says whether anything was to be given back. While a capture may be on, nothing is.
+    fn pass_on(
+        &mut self,
+        device: &dyn Device,
+        want: &Want,
+        more_bytes: u64,
+    ) -> Result<bool, Error> {
+        let plan = self.heap.plan_pass_on(want, more_bytes);
+        if plan.is_empty() || self.is_any_captured(device)? {
+            return Ok(false);
+        }
+        self.release_for(device, &plan, Some(want.stream))?;
+        Ok(true)
     }
 
     /// Does without views that nobody has, where too much is shown.

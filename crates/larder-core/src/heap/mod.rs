@@ -38,6 +38,7 @@ pub use pools::private::Filter;
 pub use space::block::State;
 
 use crate::config::Config;
+use crate::error::PoolProblem;
 use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::fast::Guard;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
@@ -296,6 +297,13 @@ impl Heap {
     /// All runs in the order of their addresses: those of one private pool, or all.
     pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
         self.inventory.runs(pool)
+    }
+
+    /// Saves the layout of a private pool in use, whose memory stays where it is from then on.
+    pub(crate) fn checkpoint(&mut self, pool: PoolId) -> Result<Checkpoint, PoolProblem> {
+        let checkpoint = self.inventory.checkpoint(pool)?;
+        self.inventory.pools_mut().note_checkpoint(pool);
+        Ok(checkpoint)
     }
 
     /// Puts a checkpoint back that `plan_restore` found good, once the blocks that it named are

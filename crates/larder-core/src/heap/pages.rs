@@ -5,6 +5,7 @@ use crate::heap::paged::ground::Ground;
 use crate::heap::paged::seek::{self, Asking, Move};
 use crate::heap::paged::views::{self, UnviewPlan, ViewPlan};
 use crate::heap::paged::{Paged, absorb};
+use crate::heap::release::Release;
 use crate::heap::{Heap, Inventory, Want};
 use crate::types::{Addr, Span, StreamId};
 
@@ -29,6 +30,12 @@ impl Heap {
     pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], asking: Asking) -> Move {
         let (paged, inventory) = self.paged().expect("a request that is put into pages");
         paged.plan_move(inventory, want, open, asking)
+    }
+
+    /// What other pools can give back before so many bytes of new pages are made for a request.
+    pub(crate) fn plan_pass_on(&mut self, want: &Want, more_bytes: u64) -> Vec<Release> {
+        let (paged, inventory) = self.paged().expect("a request that is put into pages");
+        paged.plan_pass_on(inventory, want, more_bytes)
     }
 
     /// The device refused pages of this size: what is left to ask for, if anything.

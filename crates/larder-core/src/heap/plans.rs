@@ -125,10 +125,11 @@ impl Heap {
         self.inventory.commit_release(id);
     }
 
-    /// The whole pages inside a free block, if there are any.
-    pub(crate) fn plan_unmap(&self, id: BlockId) -> Option<UnmapPlan> {
+    /// The whole pages inside a free block, if there are any, and of those the last ones, so many
+    /// at most.
+    pub(crate) fn plan_unmap(&self, id: BlockId, most: usize) -> Option<UnmapPlan> {
         let is_shown = |segment, index| self.placement.is_shown(segment, index);
-        self.inventory.plan_unmap(id, is_shown)
+        self.inventory.plan_unmap(id, most, is_shown)
     }
 
     /// The first `count` pages of a plan were unmapped.

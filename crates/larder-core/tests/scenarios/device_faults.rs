@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use crate::bench_top::Piece::{Free, Live, Unmapped, Waiting};
 use crate::bench_top::{BenchTop, FAR, MAIN, SIDE};
 use larder_core::error::Error;
+use larder_core::heap::Filter;
 use larder_core::types::{MIB, PoolKind, Span};
-use larder_core::{Addr, Policy, StreamId};
+use larder_core::{Addr, Policy, PoolId, StreamId};
 use larder_sim::{CallKind, Calls, Fault, FaultPlan};
 
 /// One step of a scenario; blocks go by number.
@@ -18,8 +19,14 @@ enum Step {
     Use(u32, StreamId),
     Sync(StreamId),
     Empty,
+    /// Requests go to the private pool, until they do not.
+    Open,
+    Close,
 }
-use Step::{Empty, Malloc, Release, Sync, Use};
+use Step::{Close, Empty, Malloc, Open, Release, Sync, Use};
+
+/// A program's own pool.
+const POOL: PoolId = PoolId(0, 1);
 
 /// Plain segments on 100 MiB: misses, events polled and waited for, the whole ladder.
 const PLAIN: &[Step] = &[
@@ -98,6 +105,27 @@ const TIGHT: &[Step] = &[
     Empty,
 ];
 
+/// Under the tight policy, on 100 MiB: a private pool with views, pages that go from pool to pool,
+/// and a pool in use that gives back.
+const POOLS: &[Step] = &[
+    Malloc(1, 10 * MIB, MAIN),
+    Malloc(2, 30 * MIB, MAIN),
+    Release(2),
+    Open,
+    Malloc(3, 12 * MIB, MAIN), // In pages that the default pool gives back.
+    Malloc(4, 10 * MIB, MAIN),
+    Malloc(5, 12 * MIB, MAIN),
+    Release(3),
+    Release(5),
+    Malloc(6, 20 * MIB, MAIN), // In a view of the pool's own pages.
+    Close,
+    Release(6),
+    Malloc(9, 28 * MIB, MAIN), // In pages that the pool gives back, which a view shows.
+    Empty,
+    Malloc(10, 45 * MIB, SIDE),
+    Empty,
+];
+
 /// The numbered blocks, on a bench top.
 struct World {
     top: BenchTop,
@@ -106,7 +134,9 @@ struct World {
 
 impl World {
     fn new(settings: &str, policy: Policy) -> World {
-        World { top: BenchTop::new(100 * MIB, settings, policy), blocks: BTreeMap::new() }
+        let top = BenchTop::new(100 * MIB, settings, policy);
+        top.allocator.add_pool_use(POOL).unwrap();
+        World { top, blocks: BTreeMap::new() }
     }
 
     fn perform(&mut self, step: Step) -> Result<(), Error> {
@@ -123,6 +153,8 @@ impl World {
             Use(block, stream) => allocator.record_stream(self.blocks[&block], stream)?,
             Sync(stream) => self.top.device.sync(stream),
             Empty => allocator.empty_cache()?,
+            Open => allocator.begin_pool(POOL, Filter::Any)?,
+            Close => allocator.end_pool(POOL)?,
         }
         Ok(())
     }
@@ -155,6 +187,7 @@ impl World {
         for block in self.blocks.keys().copied().collect::<Vec<_>>() {
             self.perform(Release(block)).unwrap();
         }
+        while self.top.allocator.drop_pool_use(POOL).is_ok() {}
         self.perform(Empty).unwrap();
         self.check(false);
         let device = self.top.device.clone();
@@ -291,6 +324,14 @@ fn any_call_of_the_tight_policy_may_find_the_device_out_of_memory() {
 #[test]
 fn any_call_of_the_tight_policy_may_fail() {
     fail_each_call_under(&[Policy::tight()], TIGHT, "", Fault::Other);
+}
+
+#[test]
+fn any_call_about_pools_in_pages_may_fail() {
+    let calls = run(POOLS, "", &Policy::tight(), FaultPlan::default(), false);
+    assert!(calls.unmap > 20 && calls.map > calls.create, "pages go from pool to pool: {calls:?}");
+    fail_each_call_under(&[Policy::tight()], POOLS, "", Fault::OutOfMemory);
+    fail_each_call_under(&[Policy::tight()], POOLS, "", Fault::Other);
 }
 
 /// A bench top whose device will fail the `number`-th call of a kind from here on.

@@ -37,5 +37,6 @@ mod tight_deferred_free;
 mod tight_fit;
 mod tight_floor;
 mod tight_phases;
+mod tight_pools;
 mod tight_snapshots;
 mod torch_versions;

@@ -7,6 +7,7 @@ use larder_core::allocator::share::Shared;
 use larder_core::error::{Error, ShareProblem};
 use larder_core::types::{MIB, Span};
 use larder_core::{Addr, Allocator, Config, DeviceIndex, Policy};
+use larder_sim::random::Random;
 use larder_sim::{CallKind, Fault, FaultPlan, SimDevice, SimOptions, Wire};
 
 const SETTINGS: [&str; 3] =
@@ -25,6 +26,36 @@ impl Process {
         let config = Config::parse(settings).unwrap();
         let allocator = Allocator::new(Arc::clone(&device) as _, config, Policy::default());
         Process { device, allocator }
+    }
+
+    fn tight(wire: &Wire) -> Process {
+        let device = Arc::new(SimDevice::new(SimOptions::default().wire(wire.clone())));
+        let allocator =
+            Allocator::new(Arc::clone(&device) as _, Config::default(), Policy::tight());
+        Process { device, allocator }
+    }
+
+    fn malloc(&self, size_bytes: u64) -> Addr {
+        self.allocator.malloc(size_bytes, MAIN).unwrap()
+    }
+
+    /// A block in a view, whose pages have two sizes.
+    fn across_pages(&self, size_bytes: u64) -> Addr {
+        let narrow = self.malloc(26 * MIB);
+        let wide = self.malloc(128 * MIB);
+        self.allocator.free(wide).unwrap();
+        self.malloc(100 * MIB);
+        self.allocator.free(narrow).unwrap();
+        let addr = self.malloc(size_bytes);
+        let sizes = self.page_sizes(Span::new(addr, size_bytes));
+        assert!(sizes.contains(&(2 * MIB)) && sizes.contains(&(4 * MIB)), "{sizes:?}");
+        addr
+    }
+
+    /// The sizes of the pages under a block, those at its ends as far as they lie under it.
+    fn page_sizes(&self, span: Span) -> Vec<u64> {
+        let extents = self.device.extents(span).expect("there is memory behind it");
+        extents.iter().map(|extent| extent.size_bytes).collect()
     }
 
     /// A block that does not start where its segment does, and what others need to use it.
@@ -95,6 +126,48 @@ fn pages_outlive_the_free_of_the_one_who_shared_them() {
         assert!(matches!(late, Err(Error::Device { .. })), "{late:?}");
         assert_eq!(receiver.device.page_count(), 0, "nothing of the late try is left");
     }
+}
+
+#[test]
+fn a_block_on_pages_of_different_sizes_is_shared_page_by_page() {
+    let wire = Wire::default();
+    let [sender, receiver] = [(); 2].map(|()| Process::tight(&wire));
+    let addr = sender.across_pages(48 * MIB);
+    let shared = sender.allocator.share(addr).unwrap();
+    let base = receiver.allocator.open_shared(&shared.bytes).unwrap();
+    let there = Span::new(base.offset(shared.offset_bytes), 48 * MIB);
+    assert!(receiver.can_use(there.addr, 48 * MIB));
+    assert_eq!(receiver.page_sizes(there), sender.page_sizes(Span::new(addr, 48 * MIB)));
+    sender.allocator.free(addr).unwrap();
+    sender.allocator.empty_cache().unwrap();
+    assert!(receiver.can_use(there.addr, 48 * MIB), "it outlives its free");
+    receiver.allocator.close_shared(base).unwrap();
+    assert_eq!(receiver.device.page_count(), 0);
+}
+
+#[test]
+fn every_block_of_a_tight_program_can_be_shared() {
+    let wire = Wire::default();
+    let [sender, receiver] = [(); 2].map(|()| Process::tight(&wire));
+    let mut random = Random::new(3);
+    let (mut live, mut in_views) = (Vec::new(), 0);
+    for _ in 0..400 {
+        if live.len() > 30 {
+            let at = random.below(live.len() as u64) as usize;
+            sender.allocator.free(live.swap_remove(at)).unwrap();
+        }
+        let size_bytes = random.between(1, 100) * MIB / random.between(1, 10);
+        let addr = sender.malloc(size_bytes);
+        live.push(addr);
+        let segments = sender.allocator.snapshot();
+        in_views += segments.iter().filter(|one| one.view && one.span.contains(addr)).count();
+        let shared = sender.allocator.share(addr).unwrap();
+        let base = receiver.allocator.open_shared(&shared.bytes).unwrap();
+        assert!(receiver.can_use(base.offset(shared.offset_bytes), size_bytes));
+        receiver.allocator.close_shared(base).unwrap();
+    }
+    assert!(in_views > 20, "{in_views} were in views");
+    assert_eq!(receiver.device.page_count(), 0);
 }
 
 #[test]

@@ -92,7 +92,6 @@ impl Run<'_> {
                 self.report.shared += 1;
                 Ok(())
             }
-            Err(Error::UnequalPages(_)) => Ok(()),
             Err(error) => self.tolerate(Err(error)),
         }
     }

@@ -22,22 +22,27 @@ pub(in crate::heap) fn least_stranding(
     size_bytes: u64,
     from: Spot,
 ) -> Spot {
-    let onward = std::iter::successors(Some(from), |&spot| free.next(slots, spot));
-    let homes = onward.take(BLOCKS_TRIED).filter(|spot| slots[spot.id.place()].expandable);
     let mut best: Option<(i64, Spot)> = None;
-    for spot in homes {
+    let (mut at, mut left) = (Some(from), BLOCKS_TRIED);
+    while let Some(spot) = at {
         let block = &slots[spot.id.place()];
-        let owner = &segments[block.segment];
-        let begin_bytes = block.addr.0 - owner.span().addr.0;
-        let more_bytes =
-            stranded_more_bytes(begin_bytes, block.size_bytes, size_bytes, owner.page_bytes());
+        let more_bytes = if block.expandable {
+            let owner = &segments[block.segment];
+            let begin_bytes = block.addr.0 - owner.span().addr.0;
+            stranded_more_bytes(begin_bytes, block.size_bytes, size_bytes, owner.page_bytes())
+        } else {
+            i64::MAX
+        };
         // It takes nothing but what was stranded, and breaks into no page: none strands less.
         if more_bytes == -(size_bytes as i64) {
             return spot;
         }
-        if best.is_none_or(|(least_bytes, _)| more_bytes < least_bytes) {
+        if best.map_or(i64::MAX, |(least_bytes, _)| least_bytes) > more_bytes {
             best = Some((more_bytes, spot));
         }
+        left -= 1;
+        // To find the next one may take longer than to look at it.
+        at = if left > 0 { free.next(slots, spot) } else { None };
     }
     best.map_or(from, |(_, spot)| spot)
 }

@@ -202,13 +202,12 @@ impl FreeIndex {
     fn search_expandable(&self, slots: &[Block], growing: bool, mut spot: Spot) -> Option<Spot> {
         let is_expandable = |spot: Spot| slots[spot.id.place()].expandable;
         if !growing {
-            while is_expandable(spot) {
-                spot = self.next(slots, spot)?;
-            }
-            return Some(spot);
+            let mut onward = std::iter::successors(Some(spot), |&spot| self.next(slots, spot));
+            return onward.find(|&spot| !is_expandable(spot));
         }
         let mut least_bytes = room_bytes(slots, spot.id);
-        while is_expandable(spot) {
+        // None behind it has less room than it has bytes.
+        while is_expandable(spot) && least_bytes > slots[spot.id.place()].size_bytes {
             let Some(next) = self.next(slots, spot) else { break };
             let next_bytes = room_bytes(slots, next.id);
             if next_bytes >= least_bytes {

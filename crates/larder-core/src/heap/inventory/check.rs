@@ -110,8 +110,7 @@ impl Inventory {
         let pool_of = |lane| self.pools.lane(lane).pool();
         let is_kin =
             is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane());
-        let awake = |pool| self.pools.awake_of(pool).unwrap_or(pool);
-        lane == segment.lane() || is_kin && awake(pool_of(lane)) == PoolIndex::LARGE
+        lane == segment.lane() || is_kin
     }
 
     /// Whether the pool is a default pool, or half of a private pool that was not retired.

@@ -114,14 +114,22 @@ impl Inventory {
         for id in self.segments_of(private) {
             let segment = &self.space[id];
             let lane = self.pools.lane(segment.lane());
-            let (mut blocks, mut size_bytes) = (Vec::new(), 0);
+            if segment.is_view() && self.space.is_vacant(id) {
+                continue;
+            }
+            let (mut blocks, mut size_bytes, mut is_over) = (Vec::new(), 0, false);
             for block in self.space.chain(id).map(|id| &self.space[id]) {
+                let is_theirs = block.lane != segment.lane();
                 match block.state {
                     State::Waiting => return Err(PoolProblem::Unsettled(block.addr)),
-                    // Only the end of a segment has no memory, as long as its pool is in use.
-                    State::Unmapped => break,
-                    State::Lent | State::Hollow => {
-                        unreachable!("a private pool lends nothing to views")
+                    // Else only the end of a segment has no memory.
+                    State::Unmapped => {
+                        is_over = true;
+                        continue;
+                    }
+                    State::Lent | State::Hollow => return Err(PoolProblem::Spread(block.addr)),
+                    _ if is_over || is_theirs || segment.is_view() => {
+                        return Err(PoolProblem::Spread(block.addr));
                     }
                     State::Free | State::Deferred | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));

@@ -17,7 +17,7 @@ impl Inventory {
         let own_pool = self.pools.pool(want.pool);
         let mut pieces = Pieces {
             fits_now,
-            joins_pages: self.rules.shares_segments() && own_pool.owner().is_none(),
+            joins_pages: self.rules.shares_segments() && self.pools.is_movable(want.pool),
             own_block_bytes: own_block_bytes.unwrap_or(0),
             can_expand: own_pool.role() != PoolRole::OwnSource && !self.rules.shares_segments(),
             page_bytes: size::page_bytes(want.kind, self.rules.config()),

@@ -17,9 +17,9 @@ pub(crate) enum Release {
     Segment(SegmentId),
     /// What a view shows without need, and its addresses if nobody lives there.
     View(SegmentId),
-    /// The whole pages inside a free block of an expandable segment, and its addresses if no page
-    /// is left.
-    Pages(BlockId),
+    /// The whole pages inside a free block of an expandable segment, or so many at its end, and its
+    /// addresses if no page is left.
+    Pages { block: BlockId, most: usize },
     /// The addresses of an expandable segment that has no page.
     Addresses(SegmentId),
 }
@@ -46,7 +46,7 @@ impl Inventory {
         for id in free {
             let block = &self.space[id];
             if block.expandable {
-                pages.push(Release::Pages(id));
+                pages.push(Release::Pages { block: id, most: usize::MAX });
             } else if !block.is_split() {
                 segments.push(Release::Segment(block.segment));
             }
@@ -202,15 +202,18 @@ impl Inventory {
         self.pools.forget_plot(pool);
     }
 
-    /// The whole pages inside a free block, if there are any.
+    /// The whole pages inside a free block, if there are any, and of those the last ones, so many
+    /// at most.
     pub(in crate::heap) fn plan_unmap(
         &self,
         id: BlockId,
+        most: usize,
         is_shown: impl Fn(SegmentId, usize) -> bool,
     ) -> Option<UnmapPlan> {
         let block = &self.space[id];
         let segment = &self.space[block.segment];
         let mut pages = segment.pages_inside(block.span());
+        pages.start = pages.start.max(pages.end.saturating_sub(most));
         // A page that some view still shows stays, and what lies behind it goes another time.
         if let Some(shown) = pages.clone().find(|&index| is_shown(block.segment, index)) {
             pages.end = shown;

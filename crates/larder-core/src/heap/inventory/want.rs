@@ -101,12 +101,12 @@ impl Inventory {
     }
 
     /// Whether it makes a difference to the request whether it is captured: then its memory is to
-    /// be plain, and so is all that its pool gets from then on.
+    /// be plain, and so is all that its pool gets from then on; or the pool's memory has to stay
+    /// where it is.
     pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
         let pool = self.pools.pool(want.pool);
-        self.rules.config().plain_captures
-            && pool.owner().is_some()
-            && pool.role() == PoolRole::Usual
+        let is_noted = self.rules.config().plain_captures || self.rules.shares_segments();
+        is_noted && pool.owner().is_some() && pool.role() == PoolRole::Usual
     }
 
     /// The request is the first of a capture in its pool.
@@ -114,7 +114,8 @@ impl Inventory {
         if let Some(owner) = self.pools.pool(want.pool).owner() {
             self.pools.note_capture_pool(owner);
         }
-        Want { expandable: false, ..*want }
+        let expandable = want.expandable && !self.rules.config().plain_captures;
+        Want { expandable, ..*want }
     }
 
     /// The private pool that the request goes to, if its segments come from a source of its own.

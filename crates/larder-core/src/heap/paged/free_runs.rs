@@ -15,14 +15,14 @@ use crate::types::{Addr, Span, StreamId};
 pub(super) struct Reach<'a> {
     pub(super) want: &'a Want,
     open: &'a [StreamId],
-    is_private: bool,
+    is_movable: bool,
 }
 
 impl Reach<'_> {
     fn covers(&self, lane: &Lane) -> bool {
         match lane.living_stream() {
             Some(stream) => stream == self.want.stream || self.open.contains(&stream),
-            None => !self.is_private,
+            None => self.is_movable,
         }
     }
 }
@@ -38,7 +38,7 @@ pub(super) struct Run {
 
 /// What a request may have, if its stream can wait for those that are open.
 pub(super) fn reach<'a>(inventory: &Inventory, want: &'a Want, open: &'a [StreamId]) -> Reach<'a> {
-    Reach { want, open, is_private: inventory.pools().pool(want.pool).owner().is_some() }
+    Reach { want, open, is_movable: inventory.pools().is_movable(want.pool) }
 }
 
 /// Whether a block is free, and the request may have it.

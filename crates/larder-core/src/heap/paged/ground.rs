@@ -80,7 +80,7 @@ fn add_waits(
     waits: &mut Vec<StreamId>,
 ) -> Option<BlockId> {
     let first = inventory.space_mut().first_under(home.segment, home.span.addr)?;
-    let is_private = inventory.pools().pool(want.pool).owner().is_some();
+    let is_movable = inventory.pools().is_movable(want.pool);
     for id in inventory.space().blocks_from(first, home.span.end()) {
         let block = &inventory.space()[id];
         if !block.state.is_unused() || !block.expandable {
@@ -89,7 +89,7 @@ fn add_waits(
         if block.lane == want.lane {
             continue;
         }
-        if is_private || inventory.pools().lane(block.lane).pool() != want.pool {
+        if !is_movable || inventory.pools().lane(block.lane).pool() != want.pool {
             return None;
         }
         waits.extend(
@@ -109,9 +109,8 @@ pub(super) fn wait_for(inventory: &Inventory, lane: LaneId, other: LaneId) -> Op
 }
 
 /// Whether the request may become a block in a view. What is smaller than a page is not worth a
-/// view. Private pools have none: a graph may use its addresses at any time, and a checkpoint
+/// view. Pools of graphs have none: a graph may use its addresses at any time, and a checkpoint
 /// knows segments alone.
 pub(super) fn can_be_in_view(inventory: &Inventory, want: &Want) -> bool {
-    let is_private = inventory.pools().pool(want.pool).owner().is_some();
-    want.size_bytes >= PAGE_MIN_BYTES && !is_private
+    want.size_bytes >= PAGE_MIN_BYTES && inventory.pools().is_movable(want.pool)
 }

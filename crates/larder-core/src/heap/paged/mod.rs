@@ -20,6 +20,7 @@ pub(crate) mod ground;
 pub(in crate::heap) mod in_place;
 mod lending;
 mod notes;
+mod pass_on;
 mod place;
 pub mod prices;
 mod recency;
@@ -79,6 +80,8 @@ pub(crate) struct Paged {
     past: Tally,
     /// The most that was in use since the phase began, as far as it was looked at.
     high_bytes: u64,
+    /// How much went from pool to pool since the phase began.
+    passed_bytes: u64,
 }
 
 /// What is known of the requests in one lane.
@@ -165,6 +168,7 @@ impl Paged {
     /// last one spent: it is another program by now.
     pub(super) fn begin_phase(&mut self, last_high_bytes: u64, active_bytes: u64) {
         self.high_bytes = active_bytes;
+        self.passed_bytes = 0;
         if active_bytes < last_high_bytes / 2 {
             let tally = self.tally();
             self.budget.begin(tally);

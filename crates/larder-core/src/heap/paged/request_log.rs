@@ -358,9 +358,7 @@ impl RequestLog {
 
     fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
         if self.entries.len() >= self.entries_max {
-            (self.entries, self.spots) = (Vec::new(), Vec::new());
-            (self.prints, self.ends, self.seen) = (Vec::new(), Vec::new(), Vec::new());
-            self.guide = NOWHERE;
+            self.begin_anew();
         }
         if 2 * self.entries.len() >= self.seen.len() {
             self.seen = vec![NOWHERE; (4 * self.entries.len()).next_power_of_two().max(1 << 10)];
@@ -377,6 +375,26 @@ impl RequestLog {
         self.ends.push(NOWHERE);
         let slot = self.slot(print);
         (self.seen[slot], self.last) = (at, at);
+    }
+
+    /// All entries are forgotten. What they lay in is kept: whoever never repeats itself comes by
+    /// here again and again.
+    #[cold]
+    #[inline(never)]
+    fn begin_anew(&mut self) {
+        let most = self.entries_max;
+        self.entries.clear();
+        self.entries.shrink_to(most);
+        self.spots.clear();
+        self.spots.shrink_to(most);
+        self.prints.clear();
+        self.prints.shrink_to(most);
+        self.ends.clear();
+        self.ends.shrink_to(most);
+        self.seen.truncate((4 * most).next_power_of_two());
+        self.seen.shrink_to_fit();
+        self.seen.fill(NOWHERE);
+        self.guide = NOWHERE;
     }
 
     /// What the last requests amount to, after one that is not part of a cycle.

@@ -145,7 +145,7 @@ impl Paged {
     }
 
     /// How much may be held for a request, if it may be so many times the most that was in use.
-    fn limit_bytes(&self, inventory: &Inventory, want: &Want, times: f64) -> u64 {
+    pub(super) fn limit_bytes(&self, inventory: &Inventory, want: &Want, times: f64) -> u64 {
         let active_bytes = inventory.recorder().active_bytes().current as u64;
         let high_bytes = self.high_bytes.max(active_bytes + want.size_bytes);
         let limit_bytes = (times * high_bytes as f64) as u64;
@@ -174,7 +174,7 @@ impl Paged {
 
 /// The other streams whose free memory a request could have, if its own waits for them.
 pub(crate) fn neighbours(inventory: &Inventory, want: &Want) -> Vec<StreamId> {
-    if inventory.pools().pool(want.pool).owner().is_some() {
+    if !inventory.pools().is_movable(want.pool) {
         return Vec::new();
     }
     let lanes = inventory.pools().lanes_of(want.pool).filter(|lane| !lane.has_no_block());

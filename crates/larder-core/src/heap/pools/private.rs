@@ -63,6 +63,8 @@ pub(crate) struct Private {
     pub(super) symmetric: bool,
     /// Requests that its expandable segments grew for, less the ranges of them that were unmapped.
     pub(super) growths: i64,
+    /// Its memory stays where it is, because graphs or checkpoints may know it.
+    pub(super) stays_put: bool,
 }
 
 impl Private {

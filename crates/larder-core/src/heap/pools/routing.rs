@@ -168,20 +168,66 @@ impl Pools {
             half.set_role(if own_source { PoolRole::OwnSource } else { PoolRole::Usual });
             half.set_no_split(no_split);
         }
-        let (uses, held, growths) = (1, 0, 0);
-        let private = Private { small, large, uses, held, own_source, symmetric, growths };
+        let (uses, held, growths, stays_put) = (1, 0, 0, own_source);
+        let private =
+            Private { small, large, uses, held, own_source, symmetric, growths, stays_put };
         self.privates.insert(id, private);
     }
 
     /// Graph captures take their memory from the pool from now on.
     pub(in crate::heap) fn note_capture_pool(&mut self, id: PoolId) {
         let Ok(private) = self.privates.get_mut(id) else { return };
+        private.stays_put = true;
+        let private = *private;
         for half in [private.small, private.large] {
             let half = self.pool_mut(half);
             if half.role() == PoolRole::Usual {
                 half.set_role(PoolRole::Capture);
             }
         }
+    }
+
+    /// A checkpoint of the pool was made: its memory stays where it is from now on.
+    pub(in crate::heap) fn note_checkpoint(&mut self, id: PoolId) {
+        if let Ok(private) = self.privates.get_mut(id) {
+            private.stays_put = true;
+        }
+    }
+
+    /// Whether what is free in a pool may be shown elsewhere, go to other streams, and be given
+    /// back. In a private pool it may as long as the pool is a program's own and no graph can know
+    /// its addresses.
+    pub(in crate::heap) fn is_movable(&self, id: PoolIndex) -> bool {
+        let pool = self.pool(id);
+        let Some(private) = pool.owner().and_then(|owner| self.privates.get(owner)) else {
+            return pool.owner().is_none();
+        };
+        !private.stays_put && !pool.no_split() && pool.role() == PoolRole::Usual
+    }
+
+    /// Whether there is any private pool.
+    pub(in crate::heap) fn has_private(&self) -> bool {
+        self.privates.iter().next().is_some()
+    }
+
+    /// The pools whose free memory may go to this one: the default pools and those of programs, and
+    /// those of any kind that nobody uses any more. What all ranks give back together is not among
+    /// them.
+    pub(in crate::heap) fn givers(&self, taker: PoolIndex) -> Vec<PoolIndex> {
+        let may_give = |&(_, private): &(PoolId, &Private)| {
+            let is_over = private.is_released() && !private.own_source;
+            !private.symmetric && (is_over || self.is_movable(private.large))
+        };
+        let private = self.privates.iter().filter(may_give);
+        let private = private.flat_map(|(_, private)| [private.large, private.small]);
+        let givers = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter().chain(private);
+        givers.filter(|&giver| giver != taker).collect()
+    }
+
+    /// The private pools whose free memory may go back to the device though they are in use.
+    pub(crate) fn movable_pools(&self) -> Vec<PoolId> {
+        let movable = |private: &Private| !private.is_released() && self.is_movable(private.large);
+        self.privates.iter().filter(|(_, one)| movable(one)).map(|(id, _)| id).collect()
     }
 
     pub(in crate::heap) fn with_source(&self, owner: Option<PoolId>) -> Option<PoolId> {

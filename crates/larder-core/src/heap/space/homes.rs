@@ -35,8 +35,8 @@ impl Shown {
 pub(crate) struct PagesBehind {
     /// The addresses of all of them.
     pub(crate) span: Span,
-    pub(crate) page_bytes: u64,
-    pub(crate) pages: Vec<PageHandle>,
+    /// Each with its size, in order.
+    pub(crate) pages: Vec<(PageHandle, u64)>,
 }
 
 impl Space {
@@ -84,8 +84,7 @@ impl Space {
         all
     }
 
-    /// The pages that a live block lies on; none if its segment has no pages, or shows some of
-    /// different sizes.
+    /// The pages that a live block lies on; none if its segment has no pages.
     pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
         let block = &self[id];
         let segment = &self[block.segment];
@@ -96,24 +95,23 @@ impl Space {
             return None;
         }
         let range = segment.pages_over(block.span());
-        let pages = range.clone().filter_map(|index| segment.page(index)).collect();
-        let (span, page_bytes) = (segment.span_of(range), segment.page_bytes());
-        Some(PagesBehind { span, page_bytes, pages })
+        let pages = range.clone().filter_map(|index| segment.page(index));
+        let pages = pages.map(|page| (page, segment.page_bytes())).collect();
+        Some(PagesBehind { span: segment.span_of(range), pages })
     }
 
-    /// The pages that a view shows under a span, if they have one size.
+    /// The pages that a view shows under a span.
     fn pages_shown_behind(&self, span: Span, view: &Segment) -> Option<PagesBehind> {
-        let places = view.parts().iter().map(|part| (part, view.place_of(part)));
-        let under: Vec<_> = places.filter(|(_, place)| place.overlaps(span)).collect();
-        let (first, begin) = under.first()?;
-        let page_bytes = first.size_bytes;
-        let handle = |part: &Part| {
-            let page = part.page.filter(|_| part.size_bytes == page_bytes)?;
-            self[page.segment].page(page.index)
+        let under = view.parts().iter().filter(|part| view.place_of(part).overlaps(span));
+        let under: Vec<&Part> = under.collect();
+        let (first, last) = (under.first()?, under.last()?);
+        let (begin, end) = (view.place_of(first).addr, view.place_of(last).end());
+        let handle = |part: &&Part| {
+            let page = part.page?;
+            Some((self[page.segment].page(page.index)?, part.size_bytes))
         };
-        let pages: Option<Vec<_>> = under.iter().map(|(part, _)| handle(part)).collect();
-        let span = Span::new(begin.addr, page_bytes * under.len() as u64);
-        Some(PagesBehind { span, page_bytes, pages: pages? })
+        let pages: Option<Vec<_>> = under.iter().map(handle).collect();
+        Some(PagesBehind { span: Span::new(begin, end.0 - begin.0), pages: pages? })
     }
 
     /// The place of every page of every expandable segment.

@@ -150,7 +150,7 @@ impl Worker {
             0 => pool.set_use_on_oom(on),
             1 if on => pool.set_no_split(),
             2 => match pool.checkpoint() {
-                Err(Error::Pool { problem: PoolProblem::Unsettled(_), .. }) => Ok(()),
+                Err(Error::Pool { problem, .. }) if has_no_layout(&problem) => Ok(()),
                 saved => saved.map(drop),
             },
             _ => {
@@ -162,4 +162,9 @@ impl Worker {
         // To save a layout, what captures put off is looked at, which may fail as planned.
         planned(done).map(drop)
     }
+}
+
+/// Whether a pool's layout cannot be saved as it is just now.
+fn has_no_layout(problem: &PoolProblem) -> bool {
+    matches!(problem, PoolProblem::Unsettled(_) | PoolProblem::Spread(_))
 }
