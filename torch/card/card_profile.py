@@ -12,6 +12,8 @@ import pathlib
 import random
 import sys
 
+import torch
+
 MIB = 1 << 20
 # CUDA numbers its attributes upwards without large gaps.
 ATTRIBUTES = range(1, 160)
@@ -69,7 +71,7 @@ def places(runtime, steps=400):
 def description(cudnn):
     """cuDNN's own description of the card, which it takes back where there is none."""
     device_properties, device_id, json_text = 38, 2700, 2702
-    of_int32, of_char = 9, 8
+    of_int32, of_char = 23, 24
     handle = ctypes.c_void_p()
     checked(cudnn.cudnnBackendCreateDescriptor(device_properties, ctypes.byref(handle)), "create")
     number = ctypes.c_int32(0)
@@ -114,8 +116,6 @@ def main():
     found["total_memory"], found["driver_version"] = total.value, version.value
     found["places"] = attempt(lambda: places(runtime))
     found["memory_after_places"] = memory_info(runtime)
-    import torch
-
     torch.zeros(1, device="cuda")
     found["memory_after_torch"] = memory_info(runtime)
     torch.zeros(64, 64, device="cuda") @ torch.zeros(64, 64, device="cuda")
