@@ -113,9 +113,7 @@ def llama_varlen():
         tokens = torch.randint(0, 32000, (batch, length))
         mask = torch.ones_like(tokens)
         mask[0, : length // 3] = 0
-        loss = model(
-            input_ids=tokens.cuda(), attention_mask=mask.cuda(), labels=tokens.cuda()
-        ).loss
+        loss = model(input_ids=tokens.cuda(), attention_mask=mask.cuda(), labels=tokens.cuda()).loss
         descend(loss, optimizer)
 
 
@@ -453,9 +451,7 @@ def gpt2_50():
 
 def serving_50():
     """Weights and caches of 50 GiB, which grow in place of each other."""
-    layers = [
-        torch.empty(3072, 12288, dtype=torch.bfloat16, device="cuda") for _ in range(4 * 30)
-    ]
+    layers = [torch.empty(3072, 12288, dtype=torch.bfloat16, device="cuda") for _ in range(4 * 30)]
     caches, chance = [], random.Random(2)
     for _ in range(400):
         if sum(cache.nbytes for cache in caches) > 40 * 2**30:

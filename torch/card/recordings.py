@@ -52,9 +52,10 @@ def record_large(names, folder):
 def main():
     out, wanted = pathlib.Path(sys.argv[1]), sys.argv[2:] or list(needs.PROGRAMS)
     results = {}
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(
-        out / "recordings.tar", "w"
-    ) as archive:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(out / "recordings.tar", "w") as archive,
+    ):
         folder = pathlib.Path(folder)
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as crew:
             large = crew.submit(record_large, [name for name in wanted if name in LARGE], folder)
