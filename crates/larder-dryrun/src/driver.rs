@@ -3,10 +3,11 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
+use std::ptr;
 
 use larder_core::device::Device;
 
-use crate::border::{Out, Shown, Status, driver, text_at};
+use crate::border::{Out, Shown, Status, driver, runtime as runtime_call, text_at};
 use crate::gpu::{current, fleet, gpu_of, set_current};
 use crate::kernels::{self, LaunchConfig};
 use crate::runtime::{VERSION, allocation_at, is_pinned};
@@ -18,6 +19,25 @@ pub(crate) fn function(name: &str) -> Option<*const c_void> {
     let bare = |name: &str| name.trim_end_matches("_v2").trim_end_matches("_v3").to_owned();
     let found = FUNCTIONS.iter().find(|(known, _)| bare(known) == bare(name));
     found.map(|&(_, Function(address))| address)
+}
+
+/// A name that is not here is no error: the answer says that it was not found.
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetDriverEntryPointByVersion(
+    name: *const c_char,
+    place: Out<*const c_void>,
+    _version: u32,
+    _flags: u64,
+    answer: Out<i32>,
+) -> Status {
+    const FOUND: i32 = 0;
+    const NOT_FOUND: i32 = 1;
+    runtime_call(|| {
+        let found = function(text_at(name)?);
+        answer.put_if_wanted(if found.is_some() { FOUND } else { NOT_FOUND });
+        place.put(found.unwrap_or(ptr::null()))?;
+        if found.is_some() { Ok(()) } else { Err(Status::NOT_FOUND) }
+    })
 }
 
 /// An address that is only handed out.

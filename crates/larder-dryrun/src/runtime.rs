@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use larder_core::device::Device;
 use larder_core::types::Addr;
 
-use crate::border::{Answer, Out, Status, last_error, runtime, take_last_error, text_at};
+use crate::border::{Answer, Out, Status, last_error, runtime, take_last_error};
 use crate::gpu::{Gpu, current, fleet, gpu, gpu_of, set_current};
 use crate::properties::DeviceProperties;
-use crate::{arena, driver, values};
+use crate::{arena, values};
 
 /// CUDA 13.0, as both the runtime and the driver count.
 pub(crate) const VERSION: i32 = 13000;
@@ -130,25 +130,6 @@ extern "C" fn cudaGetErrorName(status: Status) -> *const c_char {
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetErrorString(status: Status) -> *const c_char {
     status.describe().1.as_ptr()
-}
-
-/// A name that is not here is no error: the answer says that it was not found.
-#[unsafe(no_mangle)]
-extern "C" fn cudaGetDriverEntryPointByVersion(
-    name: *const c_char,
-    function: Out<*const c_void>,
-    _version: u32,
-    _flags: u64,
-    answer: Out<i32>,
-) -> Status {
-    const FOUND: i32 = 0;
-    const NOT_FOUND: i32 = 1;
-    runtime(|| {
-        let found = driver::function(text_at(name)?);
-        answer.put_if_wanted(if found.is_some() { FOUND } else { NOT_FOUND });
-        function.put(found.unwrap_or(ptr::null()))?;
-        if found.is_some() { Ok(()) } else { Err(Status::NOT_FOUND) }
-    })
 }
 
 // Memory of the card.
