@@ -9,6 +9,7 @@ mod bench;
 mod command;
 mod differences;
 mod docs;
+mod dryrun;
 mod file;
 mod gpu;
 mod headers;
@@ -72,6 +73,7 @@ fn perform(repo: &Repository, task: Task) -> Result<(), (String, u8)> {
         Task::Python => python::run(repo),
         Task::Wheel(options) => wheel::run(repo, &options),
         Task::World(world) => world::run(repo, world.is_quick),
+        Task::Dryrun(options) => dryrun::run(repo, &options),
         Task::Gpu(options) => gpu::run(repo, options),
     };
     result.map_err(|sentence| (sentence, 1))

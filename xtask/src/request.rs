@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::file;
 use crate::page::Page;
-use crate::{bench, gpu, parity, tidy, verdicts, wheel};
+use crate::{bench, dryrun, gpu, parity, tidy, verdicts, wheel};
 
 /// The project's own commands.
 #[derive(Debug, Parser)]
@@ -117,6 +117,10 @@ pub(crate) enum Task {
     /// It needs rustup, which fetches the lowest Rust and the standard library for macOS, and what
     /// `wheel` needs.
     World(World),
+    /// Dry runs of PyTorch programs, compared with what an H200 was asked for.
+    ///
+    /// It fetches a whole PyTorch, some gigabytes, once, into target/dryrun. No part of CI.
+    Dryrun(dryrun::Options),
     /// The folder target/gpu, which proves and measures on a machine with a GPU.
     ///
     /// Take the folder there and run `target/gpu/run.sh`; `run.sh --help` lists the parts, and

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use larder_core::types::{Addr, Span};
 
+use crate::slots::Slots;
+
 /// Addresses of one region: which are free, and which the next allocation gets.
 #[derive(Debug)]
 pub(crate) struct Addresses {
@@ -14,6 +16,8 @@ pub(crate) struct Addresses {
     gaps: BTreeMap<u64, u64>,
     /// What to hand out first, by size, in order.
     recorded: HashMap<u64, VecDeque<u64>>,
+    /// Who chooses instead, where addresses are given as a driver gives them.
+    slots: Option<Slots>,
 }
 
 impl Addresses {
@@ -30,13 +34,25 @@ impl Addresses {
             }
         }
         let gaps = BTreeMap::from([(start, end)]);
-        Addresses { start, end, alignment_bytes, gaps, recorded: plan }
+        Addresses { start, end, alignment_bytes, gaps, recorded: plan, slots: None }
+    }
+
+    /// Addresses are given as a driver gives them, in the lowest part of the region: of recorded
+    /// ones there are none.
+    pub(crate) fn like_a_driver(mut self, size_bytes: u64) -> Addresses {
+        let region = Span::new(Addr(self.start), size_bytes.min(self.end - self.start));
+        self.slots = Some(Slots::new(region, self.alignment_bytes));
+        self.recorded.clear();
+        self
     }
 
     /// Takes the next recorded address of this size that is free, or else the lowest aligned
     /// address with room for the size rounded up to the alignment. Recorded addresses that turn
     /// out not to be free are dropped from the plan. The answer is what must be given back later.
     pub(crate) fn take(&mut self, size_bytes: u64) -> Option<Span> {
+        if let Some(slots) = &mut self.slots {
+            return slots.take(size_bytes);
+        }
         let next = self.next_recorded(size_bytes);
         let span = match next {
             Some((_, addr)) => Span::new(Addr(addr), size_bytes),
@@ -53,6 +69,9 @@ impl Addresses {
 
     /// Gives back a span that `take` gave.
     pub(crate) fn give_back(&mut self, span: Span) {
+        if let Some(slots) = &mut self.slots {
+            return slots.give_back(span);
+        }
         let (mut start, mut end) = (span.addr.0, span.end().0);
         debug_assert!(self.start <= start && end <= self.end);
         if let Some((&before, &before_end)) = self.gaps.range(..start).next_back() {

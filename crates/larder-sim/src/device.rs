@@ -19,6 +19,7 @@ use crate::memory::{Memory, UNIT_BYTES};
 use crate::options::SimOptions;
 use crate::sharing::Sharing;
 use crate::streams::Streams;
+use crate::timing::Timing;
 
 /// The process number under which the other tenant of the device's memory is listed.
 pub const TENANT_PID: u32 = u32::MAX;
@@ -40,27 +41,31 @@ pub(crate) struct State {
     faults: Faults,
     pub(crate) calls: Calls,
     pub(crate) clock: Clock,
+    /// On a device whose time counts.
+    timing: Option<Timing>,
 }
 
 impl SimDevice {
     /// A device as `options` say, with nothing on it.
     pub fn new(options: SimOptions) -> SimDevice {
         let SimOptions { index, memory_bytes, virtual_memory, wire, peers, .. } = options;
-        let SimOptions { recorded_addresses, faults, pause, .. } = options;
+        let SimOptions { recorded_addresses, faults, pause, timed, like_a_driver, .. } = options;
         let properties = Properties {
             index: DeviceIndex(index),
             total_bytes: memory_bytes,
             granularity_bytes: UNIT_BYTES,
             virtual_memory,
         };
+        let memory = Memory::new(index, memory_bytes, &recorded_addresses);
         let state = State {
-            memory: Memory::new(index, memory_bytes, &recorded_addresses),
+            memory: if like_a_driver { memory.like_a_driver() } else { memory },
             sharing: Sharing::new(wire, DeviceIndex(index), peers),
             streams: Streams::default(),
             hands: Hands::default(),
             faults: Faults::new(faults),
             calls: Calls::default(),
             clock: Clock::default(),
+            timing: timed.then(Timing::default),
         };
         SimDevice { properties, pause, state: Mutex::new(state) }
     }
@@ -73,6 +78,14 @@ impl SimDevice {
     /// capture the work is captured and does not run.
     pub fn issue(&self, stream: StreamId) {
         self.state().streams.issue(stream);
+    }
+
+    /// Puts a piece of work on the stream that lasts so long, on a device whose time counts.
+    pub fn run(&self, stream: StreamId, duration_ns: u64) {
+        let mut state = self.state();
+        state.streams.issue(stream);
+        state.note_work(stream, 0, duration_ns);
+        state.settle();
     }
 
     /// Writes the byte at this address, as work on the device would; false if it could not write
@@ -204,6 +217,44 @@ impl SimDevice {
     }
 }
 
+impl State {
+    /// The last piece of work of a stream does not begin before a time and takes so long. What is
+    /// captured does not run.
+    fn note_work(&mut self, stream: StreamId, begin_ns: u64, duration_ns: u64) {
+        let Some(timing) = &mut self.timing else { return };
+        if self.streams.captures().of(stream).is_none() {
+            let begin_ns = begin_ns.max(self.clock.now_ns());
+            timing.begin(stream, self.streams.last_place(stream), begin_ns, duration_ns);
+        }
+    }
+
+    /// What has ended by now has finished.
+    pub(crate) fn settle(&mut self) {
+        let Some(timing) = &mut self.timing else { return };
+        for (stream, place) in timing.settle(self.clock.now_ns()) {
+            self.streams.finish_up_to(stream, place);
+        }
+    }
+
+    /// When the work before an event ends; zero if it has.
+    fn end_of(&self, event: EventId) -> u64 {
+        let Some(timing) = &self.timing else { return 0 };
+        let place = self.streams.place_of(event);
+        place.map_or(0, |(stream, place)| timing.end_of(stream, place))
+    }
+
+    /// When all work of the stream ends.
+    pub(crate) fn last_end_of(&self, stream: StreamId) -> u64 {
+        self.timing.as_ref().map_or(0, |timing| timing.last_of(stream))
+    }
+
+    /// Time goes by until then.
+    fn pass_until(&mut self, end_ns: u64) {
+        self.clock.advance(end_ns.saturating_sub(self.clock.now_ns()));
+        self.settle();
+    }
+}
+
 impl Default for SimDevice {
     fn default() -> SimDevice {
         SimDevice::new(SimOptions::default())
@@ -300,34 +351,49 @@ impl Device for SimDevice {
         self.call(CallKind::Record, |state| {
             state.hands.touch(stream, "record_event");
             let late_queries = state.faults.late_queries();
-            state.streams.record_event(event, stream, late_queries)
+            state.streams.record_event(event, stream, late_queries)?;
+            state.note_work(stream, 0, 0);
+            Ok(())
         })
     }
 
     fn query_event(&self, event: EventId) -> Result<bool, DeviceError> {
-        self.call(CallKind::Query, |state| state.streams.query_event(event))
+        self.call(CallKind::Query, |state| {
+            state.settle();
+            state.streams.query_event(event)
+        })
     }
 
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
-        self.call(CallKind::WaitEvent, |state| state.streams.wait_event(event))
+        self.call(CallKind::WaitEvent, |state| {
+            state.pass_until(state.end_of(event));
+            state.streams.wait_event(event)
+        })
     }
 
     fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
         self.call(CallKind::Follow, |state| {
             state.hands.touch(stream, "follow_event");
-            state.streams.follow_event(stream, event)
+            let end_ns = state.end_of(event);
+            state.streams.follow_event(stream, event)?;
+            state.note_work(stream, end_ns, 0);
+            Ok(())
         })
     }
 
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.call(CallKind::WaitStream, |state| {
             state.hands.touch(stream, "wait_stream");
+            state.pass_until(state.last_end_of(stream));
             state.streams.wait_stream(stream)
         })
     }
 
     fn wait_device(&self) -> Result<(), DeviceError> {
-        self.call(CallKind::WaitDevice, |state| state.streams.wait_device())
+        self.call(CallKind::WaitDevice, |state| {
+            state.pass_until(state.timing.as_ref().map_or(0, Timing::last));
+            state.streams.wait_device()
+        })
     }
 
     fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError> {

@@ -8,7 +8,8 @@
 //! - **Memory** comes in units of 2 MiB and is used up by plain allocations (rounded up), by
 //!   physical pages, and by another tenant if there is one. It is counted, not held.
 //! - **Addresses.** A plain allocation gets the lowest free address that fits, aligned to 2 MiB, or
-//!   the address that a recorded device gave ([`SimOptions::recorded_addresses`]). Reserved ranges
+//!   the address that a recorded device gave ([`SimOptions::recorded_addresses`]), or one where a
+//!   real driver was seen to look for it ([`SimOptions::like_a_driver`]). Reserved ranges
 //!   are handed out upwards, each directly after the last, in a region below all plain
 //!   allocations, and never twice. Two devices of different index never share an address.
 //! - **Virtual memory**: pages are created, mapped whole into a reserved range, given access,
@@ -28,7 +29,8 @@
 //!   memory once it was opened to them.
 //! - **Time** is a number that every call moves on by what it costs on a real GPU ([`H200`]) and
 //!   that [`SimDevice::advance`] moves on at will. What calls about memory cost is added up
-//!   ([`SimDevice::spent`]).
+//!   ([`SimDevice::spent`]). On a device whose time counts ([`SimOptions::timed`]) work lasts as
+//!   long as [`SimDevice::run`] is told, and whoever waits for it lets that time go by.
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
@@ -61,8 +63,10 @@ mod peek;
 pub mod random;
 pub mod script;
 mod sharing;
+mod slots;
 pub mod source_check;
 mod streams;
+mod timing;
 
 pub use calls::{CallKind, Calls};
 pub use capacity::{CapacityError, parse_capacity};

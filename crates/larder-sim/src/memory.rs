@@ -20,6 +20,9 @@ pub const RESERVE_BASE: u64 = 1 << 40;
 /// Where in a device's area plain allocations start. A recorded address is placed this far up.
 pub const PLAIN_BASE: u64 = 1 << 52;
 
+/// How much of the plain region is used where addresses are given downwards.
+const DRIVEN_BYTES: u64 = 2 << 40;
+
 /// The driver's code for an argument that makes no sense.
 const INVALID_VALUE: i32 = 1;
 
@@ -124,6 +127,12 @@ impl Memory {
     fn room_for(&self, size_bytes: u64) -> Result<u64, DeviceError> {
         let rounded_bytes = size_bytes.checked_next_multiple_of(UNIT_BYTES);
         rounded_bytes.filter(|&size| size <= self.free_bytes()).ok_or(DeviceError::OutOfMemory)
+    }
+
+    /// Plain allocations get addresses as a driver gives them.
+    pub(crate) fn like_a_driver(mut self) -> Memory {
+        self.plain_addresses = self.plain_addresses.like_a_driver(DRIVEN_BYTES);
+        self
     }
 
     // Plain memory.

@@ -10,6 +10,7 @@ use crate::sharing::Wire;
 /// What kind of device to simulate.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[allow(clippy::struct_excessive_bools)] // Each is a property of its own; any mixture is legal.
 pub struct SimOptions {
     /// Which device of the process; below 1024. Devices of different index share no address.
     pub index: u32,
@@ -34,6 +35,11 @@ pub struct SimOptions {
     /// How long, in real time, it takes to begin or to end a capture and to destroy a stream, so
     /// that threads can get in each other's way as they do on a real device.
     pub pause: Duration,
+    /// Whether work ends when its time is over, and not only when somebody says so.
+    pub timed: bool,
+    /// Whether plain allocations get addresses as a real driver was seen to give them: downwards,
+    /// in slots of 32 MiB.
+    pub like_a_driver: bool,
 }
 
 impl Default for SimOptions {
@@ -48,6 +54,8 @@ impl Default for SimOptions {
             wire: Wire::default(),
             peers: true,
             pause: Duration::ZERO,
+            timed: false,
+            like_a_driver: false,
         }
     }
 }
@@ -107,6 +115,20 @@ impl SimOptions {
     #[must_use]
     pub fn pause(mut self, pause: Duration) -> Self {
         self.pause = pause;
+        self
+    }
+
+    /// Whether work ends when its time is over.
+    #[must_use]
+    pub fn timed(mut self, timed: bool) -> Self {
+        self.timed = timed;
+        self
+    }
+
+    /// Whether plain allocations get addresses as a real driver was seen to give them.
+    #[must_use]
+    pub fn like_a_driver(mut self, like_a_driver: bool) -> Self {
+        self.like_a_driver = like_a_driver;
         self
     }
 }

@@ -73,7 +73,15 @@ impl SimDevice {
 
     /// Whether work issued on the stream has not finished yet.
     pub fn is_busy(&self, stream: StreamId) -> bool {
-        self.state().streams.is_busy(stream)
+        let mut state = self.state();
+        state.settle();
+        state.streams.is_busy(stream)
+    }
+
+    /// When the work of the stream ends, on a device whose time counts.
+    pub fn busy_until_ns(&self, stream: StreamId) -> u64 {
+        let state = self.state();
+        state.last_end_of(stream).max(state.clock.now_ns())
     }
 
     /// The end of the work that the stream has been given so far.

@@ -109,6 +109,26 @@ impl Streams {
         });
     }
 
+    /// The work of the stream up to a place has finished.
+    pub(crate) fn finish_up_to(&mut self, stream: StreamId, place: u64) {
+        self.reach(stream, place, |work, sequence| {
+            work.finished = work.finished.max(sequence);
+        });
+    }
+
+    /// How much work the stream has been given: the place of the last piece.
+    pub(crate) fn last_place(&self, stream: StreamId) -> u64 {
+        self.progress.get(&stream).map_or(0, |work| work.issued)
+    }
+
+    /// Where an event stands among work that runs.
+    pub(crate) fn place_of(&self, event: EventId) -> Option<(StreamId, u64)> {
+        match self.events.get(&event.0) {
+            Some(Recorded::Among(record)) => Some((record.stream, record.sequence)),
+            _ => None,
+        }
+    }
+
     /// Whether work issued on the stream has not finished yet.
     pub(crate) fn is_busy(&self, stream: StreamId) -> bool {
         self.progress.get(&stream).is_some_and(|stream| stream.finished < stream.issued)

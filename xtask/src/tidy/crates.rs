@@ -9,7 +9,7 @@ use crate::repository::Repository;
 
 /// Each package, and which of ours it may depend on when it is built for use. What only its tests
 /// need is its own affair.
-const GRAPH: [(&str, &str); 18] = [
+const GRAPH: [(&str, &str); 19] = [
     ("larder-lock", ""),
     ("larder-core", "larder-lock"),
     ("larder-sim", "larder-core"),
@@ -20,6 +20,7 @@ const GRAPH: [(&str, &str); 18] = [
     ("larder", "larder-core larder-sim larder-cuda larder-snapshot"),
     ("larder-c", "larder-core larder-sim larder-cuda larder-snapshot larder"),
     ("larder-cudart", "larder-core larder-sim larder larder-c"),
+    ("larder-dryrun", "larder-core larder-sim"),
     ("larder-study", "larder-core larder-sim larder-tape larder-snapshot"),
     ("larder-report", "larder-core larder-snapshot larder-study"),
     ("larder-cli", "larder-core larder-sim larder-study larder-report"),
