@@ -11,6 +11,7 @@ mod listing;
 mod manual;
 mod paper;
 mod progress;
+mod querying;
 mod ranking;
 mod report;
 mod showing;
@@ -98,8 +99,9 @@ fn run(command: Command) -> Result<(), Refusal> {
             ranking::many(&common, Some(""), change.sizes(), Asked::Compare, ideas)
         }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
-        Command::Show { common, conf, change, at } if ranking::is_many(&common) => {
+        Command::Show { common, conf, change, at, categories } if ranking::is_many(&common) => {
             refuse_with_many("--at", at.is_some())?;
+            refuse_with_many("--categories", categories.is_some())?;
             let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
             ranking::many(&common, conf, sizes, Asked::Show, Vec::new())
         }
@@ -115,8 +117,9 @@ fn run(command: Command) -> Result<(), Refusal> {
             let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
             ranking::many(&common, conf, sizes, Asked::Fit, Vec::new())
         }
-        Command::Show { common, conf, change, at } => {
-            showing::show(&common, conf.conf.as_deref(), change.sizes(), at)
+        Command::Show { common, conf, change, at, categories } => {
+            let rules = querying::rules(categories.as_deref())?;
+            showing::show(&common, conf.conf.as_deref(), change.sizes(), at, &rules)
         }
         Command::Explain { common, conf, change, failure } => {
             explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
@@ -139,6 +142,7 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Snapshot { file, run, device, output, to } => {
             snapshot_command(&file, &run, device, &output, to)
         }
+        Command::Query(asked) => querying::query(&asked),
         Command::Report(asked) => report::report(&asked),
         Command::Diff { before, after, grew_by, device, json } => {
             diffing::diff((&before, &after), device, grew_by, json)
@@ -309,7 +313,7 @@ fn replay(
             .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
     }
     if common.json {
-        print(&json::outcome(&workload, &outcome))
+        print(&json::answer("replay", json::outcome(&workload, &outcome)))
     } else {
         let text = summary::outcome(
             &common.file.to_string_lossy(),
@@ -385,7 +389,7 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
         .map_err(|error| stopped(common, &workload, &error))?;
     if common.json {
         let (setup, rows) = &compared[0];
-        return print(&json::rows(&workload, setup, rows));
+        return print(&json::answer("compare", json::rows(&workload, setup, rows)));
     }
     let text = match compared.as_slice() {
         [(setup, rows)] => summary::rows(&name(common), &workload, setup, rows),
@@ -449,7 +453,7 @@ fn bench_command(
     let Task { workload, setup, .. } = set_up_by(common, Some(conf), Sizes::default(), pose)?;
     let measured = bench::bench(&workload, &setup, options)?;
     if common.json || !io::stdout().is_terminal() {
-        print(&json::measured(&measured))
+        print(&json::answer("bench", json::measured(&measured)))
     } else {
         print_text(&summary::measured(&name(common), &measured))
     }
