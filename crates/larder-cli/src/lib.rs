@@ -199,20 +199,18 @@ fn chosen(common: &Common, conf: Option<&str>) -> Result<Question, Refusal> {
 
 /// Refuses an option that is for one recording where many were named.
 fn refuse_with_many(option: &str, is_given: bool) -> Result<(), Refusal> {
-    match is_given {
-        true => Err(Refusal::Usage(format!("{option} is for one recording, and many were named"))),
-        false => Ok(()),
+    if is_given {
+        return Err(Refusal::Usage(format!("{option} is for one recording, and many were named")));
     }
+    Ok(())
 }
 
 /// The settings under which all ranks are compared: those that were given, or the usual ones.
 fn compared_ideas(common: &Common, confs: &[String]) -> Result<Vec<Idea>, Refusal> {
     let given = confs.iter().map(|conf| Ok((conf.clone(), read_conf(conf)?)));
     let given = given.collect::<Result<Vec<_>, Refusal>>()?;
-    let settings = match given.is_empty() {
-        true => compare::usual_settings(common.policy.as_ref()),
-        false => given,
-    };
+    let settings =
+        if given.is_empty() { compare::usual_settings(common.policy.as_ref()) } else { given };
     let idea = |(conf, _): (String, Config)| Idea {
         words: if conf.is_empty() { "(default)".to_owned() } else { conf.clone() },
         conf: Some(conf),

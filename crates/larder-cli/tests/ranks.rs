@@ -58,7 +58,7 @@ fn the_odd_rank_is_found_with_its_place_and_since_when() {
     assert_eq!(odd[0]["since"]["request"], 4 + 60 + 1);
     assert_eq!(
         (&odd[0]["held_bytes"], &odd[0]["others_held_bytes"]),
-        (&(14 * 14 << 20).into(), &0.into())
+        (&((14 * 14) << 20).into(), &0.into())
     );
     let text = stdout(&larder(&["explain"], Some(&folder)));
     assert!(text.starts_with("8 ranks, of 2 shapes, as the stages of a pipeline are"), "{text}");
@@ -139,7 +139,7 @@ fn a_difference_has_a_place_a_moment_and_an_exit_code() {
     let text = stdout(&diff(&[]));
     assert!(text.contains("What grew") && text.contains("+196.00 MiB"), "{text}");
     let found: Value = serde_json::from_str(&stdout(&diff(&["--json"]))).expect("JSON");
-    assert_eq!(found["grown_bytes"], 14 * 14 << 20);
+    assert_eq!(found["grown_bytes"], (14 * 14) << 20);
     assert_eq!(found["changes"][0]["since"]["request"], 65);
     assert_eq!(diff(&["--grew-by", "50%"]).status.code(), Some(0));
     assert_eq!(diff(&["--grew-by", "2%"]).status.code(), Some(5));
