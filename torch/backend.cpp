@@ -276,8 +276,8 @@ __attribute__((visibility("default"))) int larder_torch_regions_return(void) {
 __attribute__((visibility("default"))) int larder_torch_sleep(
     int device, const char* tags, int keep, uint64_t* out) {
   return larder_torch::with_backend([&](larder_torch::Backend& backend) {
-    const larder_slept slept = backend.sleep(
-        static_cast<c10::DeviceIndex>(device), tags, static_cast<larder_keep>(keep));
+    const larder_slept slept =
+        backend.sleep(static_cast<c10::DeviceIndex>(device), tags, static_cast<larder_keep>(keep));
     out[0] = slept.asleep_bytes;
     out[1] = slept.kept_bytes;
     out[2] = slept.plain_bytes;

@@ -120,9 +120,7 @@ def sleep(
     return Slept(*out)
 
 
-def wake(
-    library: ctypes.CDLL, check: Check, device: int, tags: str | Iterable[str] | None
-) -> None:
+def wake(library: ctypes.CDLL, check: Check, device: int, tags: str | Iterable[str] | None) -> None:
     check(library.larder_torch_wake(device, _names(tags)))
 
 

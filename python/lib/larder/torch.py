@@ -188,10 +188,7 @@ def no_region() -> contextlib.AbstractContextManager[None]:
 
 
 def sleep(
-    tags: str | Iterable[str] | None = None,
-    *,
-    keep: str | None = None,
-    device: int | None = None,
+    tags: str | Iterable[str] | None = None, *, keep: str | None = None, device: int | None = None
 ) -> sleeping.Slept:
     """Puts memory to sleep: its pages go back to the GPU, and its addresses stay.
 
