@@ -71,9 +71,6 @@ pub(crate) enum Command {
         /// or else the peak.
         #[arg(long, value_name = "WHEN", value_parser = |word: &str| word.parse::<Moment>())]
         at: Option<Moment>,
-        /// Rules of your own for what memory is for: a file with a line NAME: EXPRESSION for each.
-        #[arg(long, value_name = "FILE")]
-        categories: Option<PathBuf>,
     },
     /// Say why it ran out of memory, and what would have helped.
     #[command(after_help = examples::EXPLAIN)]
@@ -169,9 +166,6 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FORMAT", value_parser = |name: &str| name.parse::<Format>())]
         to: Option<Format>,
     },
-    /// Answer an SQL query over its events, blocks and stacks.
-    #[command(after_help = examples::QUERY)]
-    Query(Query),
     /// Write a page to look at: memory over time, the segments at any moment, who held the peak,
     /// what is fragmented, and which settings would help.
     #[command(after_help = examples::REPORT)]
@@ -355,28 +349,6 @@ impl Room {
             ..Question::default()
         }
     }
-}
-
-/// A query over a recording.
-#[derive(Args, Debug)]
-pub(crate) struct Query {
-    /// A torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json), or a tape (.tape);
-    /// - is standard input.
-    pub(crate) file: PathBuf,
-    /// A SELECT over the tables events, blocks, stacks and frames.
-    pub(crate) select: String,
-    /// Write what it comes to as this file, .parquet; - is standard output.
-    #[arg(short, long, value_name = "OUT", conflicts_with = "json")]
-    pub(crate) output: Option<PathBuf>,
-    /// Which device's trace to take; default 0.
-    #[arg(long, value_name = "N")]
-    pub(crate) device: Option<u32>,
-    /// Rules of your own for what memory is for: a file with a line NAME: EXPRESSION for each.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) categories: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// What a page is made of.

@@ -56,12 +56,6 @@ Examples:
   larder snapshot mine.pickle -o mine.perfetto.json.gz
   larder snapshot mine.ops -o mine.pickle --memory 24GiB";
 
-pub(crate) const QUERY: &str = "\
-Examples:
-  larder query mine.pickle 'SELECT category, count(*), sum(bytes) FROM blocks
-      WHERE end_event IS NULL GROUP BY category ORDER BY 3 DESC'
-  larder query mine.pickle 'SELECT * FROM blocks' -o blocks.parquet";
-
 pub(crate) const REPORT: &str = "\
 Examples:
   larder report mine.pickle --open

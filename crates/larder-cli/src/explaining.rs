@@ -4,7 +4,7 @@ use larder_study::explain;
 use larder_study::replay::Replay;
 use larder_study::report::summary::count;
 use larder_study::report::visible::visible;
-use larder_study::report::{explained, explained_json, json, outlook};
+use larder_study::report::{explained, explained_json, outlook};
 use larder_study::scene::Provenance;
 use larder_study::sizes::Sizes;
 
@@ -41,7 +41,7 @@ pub(crate) fn explain(
         // Nothing fails, so that there is one.
         let Some(found) = found else { return Ok(()) };
         if common.json {
-            print(&json::answer("explain", outlook::json(&found)))?;
+            print(&outlook::json(&found))?;
         } else {
             let commands = commands(common, sizes);
             let text = outlook::text(&heading, &found, &provenance, &commands);
@@ -50,8 +50,7 @@ pub(crate) fn explain(
         return Err(Refusal::Answer(if found.near.is_empty() { CALM } else { RETRIED }));
     };
     if common.json {
-        let found = explained_json::explanation(&found, &provenance);
-        return print(&json::answer("explain", found));
+        return print(&explained_json::explanation(&found, &provenance));
     }
     let text = explained::explained(&heading, &found, &provenance, &commands(common, sizes));
     let text = text + &unlike(common, &workload)?;

@@ -3,7 +3,7 @@
 use larder_study::card::Card;
 use larder_study::lineup::lineup;
 use larder_study::question::Question;
-use larder_study::report::{fitted, json};
+use larder_study::report::fitted;
 use larder_study::sizes::Sizes;
 use larder_study::{fit, margin};
 
@@ -45,7 +45,7 @@ pub(crate) fn fit_command(
         if !cards.is_empty() {
             found["cards"] = fitted::lineup_json(&places);
         }
-        print(&json::answer("fit", found))
+        print(&found)
     } else {
         print_text(&(text + &cards_text))
     }

@@ -11,7 +11,6 @@ mod listing;
 mod manual;
 mod paper;
 mod progress;
-mod querying;
 mod ranking;
 mod report;
 mod showing;
@@ -99,9 +98,8 @@ fn run(command: Command) -> Result<(), Refusal> {
             ranking::many(&common, Some(""), change.sizes(), Asked::Compare, ideas)
         }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
-        Command::Show { common, conf, change, at, categories } if ranking::is_many(&common) => {
+        Command::Show { common, conf, change, at } if ranking::is_many(&common) => {
             refuse_with_many("--at", at.is_some())?;
-            refuse_with_many("--categories", categories.is_some())?;
             let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
             ranking::many(&common, conf, sizes, Asked::Show, Vec::new())
         }
@@ -117,9 +115,8 @@ fn run(command: Command) -> Result<(), Refusal> {
             let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
             ranking::many(&common, conf, sizes, Asked::Fit, Vec::new())
         }
-        Command::Show { common, conf, change, at, categories } => {
-            let rules = querying::rules(categories.as_deref())?;
-            showing::show(&common, conf.conf.as_deref(), change.sizes(), at, &rules)
+        Command::Show { common, conf, change, at } => {
+            showing::show(&common, conf.conf.as_deref(), change.sizes(), at)
         }
         Command::Explain { common, conf, change, failure } => {
             explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
@@ -142,7 +139,6 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Snapshot { file, run, device, output, to } => {
             snapshot_command(&file, &run, device, &output, to)
         }
-        Command::Query(asked) => querying::query(&asked),
         Command::Report(asked) => report::report(&asked),
         Command::Diff { before, after, grew_by, device, json } => {
             diffing::diff((&before, &after), device, grew_by, json)
@@ -311,7 +307,7 @@ fn replay(
             .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
     }
     if common.json {
-        print(&json::answer("replay", json::outcome(&workload, &outcome)))
+        print(&json::outcome(&workload, &outcome))
     } else {
         let text = summary::outcome(
             &common.file.to_string_lossy(),
@@ -387,7 +383,7 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
         .map_err(|error| stopped(common, &workload, &error))?;
     if common.json {
         let (setup, rows) = &compared[0];
-        return print(&json::answer("compare", json::rows(&workload, setup, rows)));
+        return print(&json::rows(&workload, setup, rows));
     }
     let text = match compared.as_slice() {
         [(setup, rows)] => summary::rows(&name(common), &workload, setup, rows),
@@ -451,7 +447,7 @@ fn bench_command(
     let Task { workload, setup, .. } = set_up_by(common, Some(conf), Sizes::default(), pose)?;
     let measured = bench::bench(&workload, &setup, options)?;
     if common.json || !io::stdout().is_terminal() {
-        print(&json::answer("bench", json::measured(&measured)))
+        print(&json::measured(&measured))
     } else {
         print_text(&summary::measured(&name(common), &measured))
     }

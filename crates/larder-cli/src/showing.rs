@@ -3,13 +3,12 @@
 use std::io::{self, IsTerminal};
 
 use console::Style;
-use larder_study::category::OwnRules;
 use larder_study::course::course;
 use larder_study::file::Contents;
 use larder_study::report::beside::beside;
 use larder_study::report::shown::{Ink, shown};
 use larder_study::report::visible::visible;
-use larder_study::report::{explained, explained_json, json};
+use larder_study::report::{explained, explained_json};
 use larder_study::scene::{Provenance, Scene};
 use larder_study::sizes::Sizes;
 
@@ -26,12 +25,11 @@ pub(crate) fn show(
     conf: Option<&str>,
     sizes: Sizes,
     at: Option<Moment>,
-    rules: &OwnRules,
 ) -> Result<(), Refusal> {
     let task = match set_up(common, conf, sizes) {
         Ok(task) => task,
         // A snapshot with no history has its segments all the same.
-        Err(refusal) => return show_taken(common, conf, at, rules).unwrap_or(Err(refusal)),
+        Err(refusal) => return show_taken(common, conf, at).unwrap_or(Err(refusal)),
     };
     let Task { workload, snapshot, settings, setup } = task;
     let failed = |error| stopped(common, &workload, &error);
@@ -65,10 +63,9 @@ pub(crate) fn show(
         )));
     };
     let device = common.device.unwrap_or(0);
-    let taken = snapshot.as_deref().map(|taken| (taken, device));
-    let provenance = Provenance::new(&workload, taken).with_rules(rules);
+    let provenance = Provenance::new(&workload, snapshot.as_deref().map(|taken| (taken, device)));
     if common.json {
-        return print(&json::answer("show", explained_json::scene(&scene, &provenance)));
+        return print(&explained_json::scene(&scene, &provenance));
     }
     let points = course(&workload, &setup, STRETCHES).map_err(failed)?;
     let what = match at {
@@ -91,7 +88,6 @@ fn show_taken(
     common: &Common,
     conf: Option<&str>,
     at: Option<Moment>,
-    rules: &OwnRules,
 ) -> Option<Result<(), Refusal>> {
     let is_plain = conf.is_none() && matches!(at, None | Some(Moment::End));
     let Ok(Contents::Snapshot(snapshot)) = Contents::load(&common.file, &Bars::default()) else {
@@ -103,10 +99,9 @@ fn show_taken(
         return None;
     }
     let (scene, workload) = Scene::of_snapshot(&snapshot, device);
-    let provenance = Provenance::new(&workload, Some((&snapshot, device))).with_rules(rules);
+    let provenance = Provenance::new(&workload, Some((&snapshot, device)));
     if common.json {
-        let scene = explained_json::scene(&scene, &provenance);
-        return Some(print(&json::answer("show", scene)));
+        return Some(print(&explained_json::scene(&scene, &provenance)));
     }
     let text = shown("When it was taken", &scene, &[], &provenance, &painted);
     Some(print_painted(&format!("{}: a snapshot with no history\n\n{text}", name(common))))

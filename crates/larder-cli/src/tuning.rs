@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use larder_core::Policy;
 use larder_study::compare::all_policies;
-use larder_study::report::{explained, json, tuned};
+use larder_study::report::{explained, tuned};
 use larder_study::sizes::Sizes;
 use larder_study::tune::tune;
 
@@ -26,7 +26,7 @@ pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Resul
     if common.json || common.policy.is_some() {
         let found = run(&[base], limit)?;
         if common.json {
-            return print(&json::answer("tune", tuned::json(&found, setup.memory_bytes)));
+            return print(&tuned::json(&found, setup.memory_bytes));
         }
         let heading = explained::heading(&name(common), &workload, &setup, &settings);
         if let Some(demand) = tuned::demand(&found, &setup) {

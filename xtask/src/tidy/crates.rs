@@ -23,11 +23,7 @@ const GRAPH: [(&str, &str); 20] = [
     ("larder-dryrun", "larder-core larder-sim"),
     ("larder-study", "larder-core larder-sim larder-tape larder-snapshot"),
     ("larder-report", "larder-core larder-snapshot larder-study"),
-    ("larder-query", "larder-snapshot larder-study"),
-    (
-        "larder-cli",
-        "larder-core larder-sim larder-snapshot larder-study larder-query larder-report",
-    ),
+    ("larder-cli", "larder-core larder-sim larder-study larder-report"),
     (
         "larder-python",
         "larder-core larder-sim larder-snapshot larder-study larder-cli larder larder-c",

@@ -75,24 +75,6 @@ fn pass(pass: &Pass) -> Value {
     })
 }
 
-/// The version of what the commands print as JSON: `docs/answers.schema.json` describes it. It
-/// counts up where a key goes or changes its meaning; new keys come without that.
-pub const ANSWERS_VERSION: u64 = 1;
-
-/// An object as a command prints it: with the version, and with what it answers. Of a list each
-/// object has them.
-pub fn answer(command: &str, value: Value) -> Value {
-    match value {
-        Value::Object(mut object) => {
-            object.insert("answer".into(), command.into());
-            object.insert("version".into(), ANSWERS_VERSION.into());
-            Value::Object(object)
-        }
-        Value::Array(list) => list.into_iter().map(|each| answer(command, each)).collect(),
-        other => other,
-    }
-}
-
 /// How the sizes of the program were changed; nothing where they were not.
 fn changes(sizes: &Sizes) -> Map<String, Value> {
     let mut object = Map::new();

@@ -28,12 +28,6 @@ impl Table {
         Table { lines: vec![headings.map(str::to_owned).to_vec()], spared: Vec::new() }
     }
 
-    /// A table with these headings and lines, each with a cell for each heading.
-    pub fn of(headings: Vec<String>, lines: Vec<Vec<String>>) -> Table {
-        let lines = [headings].into_iter().chain(lines).collect();
-        Table { lines, spared: Vec::new() }
-    }
-
     /// The same table, of which these columns are left out, in this order, where it is too wide.
     #[must_use]
     pub fn sparing<const N: usize>(self, headings: [&'static str; N]) -> Table {
