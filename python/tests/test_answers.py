@@ -230,7 +230,8 @@ def test_python_and_the_command_agree_on_any_question(tmp_path: pathlib.Path) ->
         path = tmp_path / f"{seed}.pickle"
         recorded(path, seed)
         random = Random(seed)
-        room = random.choice([{}, {"memory": "700MiB"}, {"cap": "300MiB"}, {"card": "2GiB"}])
+        rooms = [{}, {"memory": "700MiB"}, {"cap": "300MiB"}, {"card": "2GiB"}]
+        room: dict[str, Any] = random.choice(rooms)
         settings = random.choice([None, "", "expandable_segments:True", "max_split_size_mb:64"])
         policy = random.choice([None, "torch-2.11", "larder"])
         words = [word for name, size in room.items() for word in (f"--{name}", size)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import FakeTorch, Run, Script
+from stand_in import FakeTorch, Run, Script
 
 
 def test_tags_and_keeps_reach_the_cpp_part(

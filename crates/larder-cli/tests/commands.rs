@@ -495,7 +495,8 @@ fn a_bad_snapshot_is_one_sentence() {
         assert!(text.contains("the file is empty"), "{text}");
     }
     refusal(&["replay"], Some(Path::new("no/such/file.ops")));
-    refusal(&["replay"], Some(Path::new(env!("CARGO_TARGET_TMPDIR"))));
+    // A folder is many recordings, which this command does not take.
+    refusal_with(2, &["replay"], Some(Path::new(env!("CARGO_TARGET_TMPDIR"))));
     let device = refusal(&["replay", "--device", "7"], Some(&workload("gpt2_varlen.pickle.gz")));
     assert!(device.contains('7'), "{device}");
     let script = scratch("looked_at.ops", "alloc 1 1000 0\n");

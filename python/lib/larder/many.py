@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
 from larder import _native, progress
+from larder.settings import Settings, settings_text
 from larder.table import Table, frame
-from larder.workload import Settings, Source, _load, _room, settings_text
+from larder.workload import Source, _load, _room
 
 if TYPE_CHECKING:
     import pandas

@@ -207,6 +207,8 @@ class Result:
         except larder.Error as error:
             print(f"\nNo settings were tried: {error}")
             return
+        if told is None:
+            return
         if told.best is not None:
             print(f"\nWhat would help: {told.best['words']}")
         if told.line is not None:
