@@ -12,9 +12,6 @@ use crate::subject::Subject;
 /// More growths than this say nothing more: the largest are kept.
 const GROWTHS_MAX: usize = 4000;
 
-/// An axis needs no more moments than this.
-const CLOCK_MAX: usize = 2000;
-
 /// What the page says of a subject. `levels` are those of the bands.
 pub(crate) fn facts(subject: &Subject, unit_bytes: u64, levels: &Value, arenas: &[Arena]) -> Value {
     let Subject { timeline, origins, setup, .. } = subject;
@@ -62,49 +59,7 @@ pub(crate) fn facts(subject: &Subject, unit_bytes: u64, levels: &Value, arenas: 
         "answer": subject.answer,
         "verdict": subject.verdict,
         "driver_remark": driver::remark(),
-        "clock": clock(subject),
-        "steps": steps(subject),
     })
-}
-
-/// When events were, in microseconds since the first: as many of them as an axis needs, or none
-/// where the recording has no times.
-fn clock(subject: &Subject) -> Vec<Value> {
-    let Subject { timeline, origins, .. } = subject;
-    let mut times: Vec<(u32, u64)> = timeline
-        .allocations
-        .iter()
-        .filter_map(|one| Some((one.begin, origins.get(one.id).begin_us?)))
-        .collect();
-    let Some(first_us) = times.iter().map(|&(_, us)| us).min() else { return Vec::new() };
-    times.sort_unstable();
-    // A replay goes in the order of the recording, so that no event is before an earlier one.
-    let mut latest_us = first_us;
-    for (_, us) in &mut times {
-        latest_us = latest_us.max(*us);
-        *us = latest_us - first_us;
-    }
-    let every = times.len().div_ceil(CLOCK_MAX).max(1);
-    let last = times.last().copied();
-    let shown = times.into_iter().step_by(every).chain(last);
-    shown.map(|(event, us)| json!([event, us])).collect()
-}
-
-/// At which event each step of the program began, and its number.
-fn steps(subject: &Subject) -> Vec<Value> {
-    let Subject { timeline, marks, .. } = subject;
-    let mut begun = timeline.allocations.iter().filter_map(|one| {
-        let request = usize::try_from(one.id).ok()?;
-        Some((one.begin, marks.step(request)?))
-    });
-    let mut steps: Vec<(u32, u64)> = Vec::new();
-    for (event, step) in begun.by_ref() {
-        if steps.last().is_none_or(|&(_, last)| last != step) {
-            steps.push((event, step));
-        }
-    }
-    let every = steps.len().div_ceil(CLOCK_MAX).max(1);
-    steps.into_iter().step_by(every).map(|(event, step)| json!([event, step])).collect()
 }
 
 fn peak((bytes, event): Peak) -> Value {

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use larder_study::compare::{self, Row};
 use larder_study::file::{Contents, LoadError};
-use larder_study::marks::Marks;
 use larder_study::question::{self, PoseError, Posed};
 use larder_study::recording::Recording;
 use larder_study::replay::{ReplayError, Setup};
@@ -37,7 +36,6 @@ pub struct Subject {
     pub(crate) settings: Chosen,
     pub(crate) timeline: Timeline,
     pub(crate) origins: Origins,
-    pub(crate) marks: Marks,
     pub(crate) compared: Vec<(Setup, Vec<Row>)>,
     pub(crate) answer: String,
     /// What stands above all charts; null where nothing but the run itself was asked for.
@@ -83,21 +81,18 @@ impl Subject {
         let posed = |error: PoseError| SubjectError::Replay(format!("{file}: {error}"));
         let refused = |what: String| SubjectError::Replay(format!("{file}: {what}"));
         let device = question.device.unwrap_or(0);
-        let (workload, origins, marks, host) = match Contents::load(path, watch)? {
+        let (workload, origins, host) = match Contents::load(path, watch)? {
             Contents::Script(_) if question.device.is_some() => {
                 return Err(refused("--device is for a snapshot, and this is a script".to_owned()));
             }
             Contents::Script(ops) => {
-                let workload = Workload { ops, ..Workload::default() };
-                (workload, Origins::default(), Marks::default(), None)
+                (Workload { ops, ..Workload::default() }, Origins::default(), None)
             }
             Contents::Snapshot(snapshot) => {
                 let recording = Recording::from_snapshot(&snapshot, device)
                     .map_err(|error| refused(error.to_string()))?;
                 let origins = Origins::of(&snapshot, device, &recording);
-                let workload = Workload::from(recording);
-                let marks = Marks::of(&workload, Some((&snapshot, device)));
-                (workload, origins, marks, HostMemory::of(&snapshot))
+                (Workload::from(recording), origins, HostMemory::of(&snapshot))
             }
         };
         if workload.ops.is_empty() {
@@ -132,7 +127,6 @@ impl Subject {
             settings,
             timeline,
             origins,
-            marks,
             compared,
             answer,
             verdict,

@@ -1,7 +1,6 @@
 // Axes: a canvas with a plot in it, its ticks, and its size.
 
 import { inks } from "./colours";
-import type { Facts } from "./facts";
 import type { View } from "./state";
 import { bytes, number } from "./words";
 
@@ -41,64 +40,8 @@ export interface Frame {
   y(bytes: number): number;
 }
 
-/** A place on the axis of events, and what stands there. */
-type Tick = [number, string];
-
-/** The value at a place between two columns of pairs that both go up. */
-function between(pairs: [number, number][], from: 0 | 1, at: number): number {
-  const to = from === 0 ? 1 : 0;
-  let low = 0;
-  let high = pairs.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (pairs[middle][from] <= at) low = middle;
-    else high = middle;
-  }
-  const [one, other] = [pairs[low], pairs[high]];
-  const width = other[from] - one[from];
-  const share = width > 0 ? Math.max(0, Math.min(1, (at - one[from]) / width)) : 0;
-  return one[to] + share * (other[to] - one[to]);
-}
-
-function duration(us: number, each: number): string {
-  if (each >= 1e6) return `${number(us / 1e6)} s`;
-  if (each >= 1e3) return us >= 1e6 ? `${(us / 1e6).toFixed(3)} s` : `${number(us / 1e3)} ms`;
-  return `${number(us)} µs`;
-}
-
-/** Seconds where the recording has them, steps where it has marks, or else events. */
-function ticks(facts: Facts, view: View, count: number): Tick[] {
-  const { clock, steps } = facts;
-  if (steps.length > 1) {
-    const seen = steps.filter(([event]) => event >= view.from && event <= view.to);
-    if (seen.length > 1) {
-      const every = Math.ceil(seen.length / count);
-      return seen.filter((_, at) => at % every === 0).map(([event, step]) => [event, `step ${number(step)}`]);
-    }
-  }
-  if (clock.length > 1) {
-    const [from, to] = [between(clock, 0, view.from), between(clock, 0, view.to)];
-    if (to > from) {
-      const each = step(to - from, count, false);
-      const all: Tick[] = [];
-      for (let us = Math.ceil(from / each) * each; us <= to; us += each) all.push([between(clock, 1, us), duration(us, each)]);
-      return all;
-    }
-  }
-  const wide = step(view.to - view.from, count, false);
-  const all: Tick[] = [];
-  for (let at = Math.ceil(view.from / wide) * wide; at <= view.to; at += wide) all.push([at, number(at)]);
-  return all;
-}
-
-/** What the axis of events tells, for the legend. */
-export function axisWords(facts: Facts): string {
-  const unit = facts.steps.length > 1 ? "steps of the program" : facts.clock.length > 1 ? "time" : "events";
-  return unit === "events" ? "across: events" : `across: events, with the ${unit} at which they were`;
-}
-
 /** Draws both axes of a plot of bytes over events. */
-export function axes(context: CanvasRenderingContext2D, facts: Facts, view: View, top: number): Frame {
+export function axes(context: CanvasRenderingContext2D, view: View, top: number): Frame {
   const { canvas } = context;
   const width = canvas.clientWidth - LEFT - RIGHT;
   const height = canvas.clientHeight - TOP - BOTTOM;
@@ -120,14 +63,11 @@ export function axes(context: CanvasRenderingContext2D, facts: Facts, view: View
   }
   context.textAlign = "center";
   context.textBaseline = "top";
-  let free = LEFT;
-  for (const [at, word] of ticks(facts, view, Math.max(2, width / 110))) {
+  const wide = step(view.to - view.from, Math.max(2, width / 110), false);
+  for (let at = Math.ceil(view.from / wide) * wide; at <= view.to; at += wide) {
     const place = x(at);
-    const half = context.measureText(word).width / 2 + 6;
-    // Many events may share a moment, and many moments a pixel.
-    if (place - half < free || place + half > LEFT + width + RIGHT) continue;
-    free = place + half;
-    context.fillText(word, place, TOP + height + 7);
+    if (place < LEFT + 12 || place > LEFT + width - 20) continue;
+    context.fillText(number(at), place, TOP + height + 7);
     context.beginPath();
     context.moveTo(Math.round(place) + 0.5, TOP + height);
     context.lineTo(Math.round(place) + 0.5, TOP + height + 4);

@@ -1,7 +1,7 @@
 // Colours: those of the styles, and one for each thing that is told apart.
 
 import type { Facts } from "./facts";
-import type { Band, Piece } from "./run";
+import type { Piece } from "./run";
 import type { ColourBy } from "./state";
 
 const HUES = [211, 28, 142, 352, 262, 48, 184, 322, 96, 12, 236, 164];
@@ -103,18 +103,8 @@ export function spread(key: number): number {
   return hash % (HUES.length * 3);
 }
 
-/** Which colour a single band has. */
-export function colourNumber(facts: Facts, by: ColourBy, band: Band): number {
-  const one = (value: number) => new Float64Array([value]);
-  const piece = { stack: one(band.stack), size: one(band.size), lane: one(band.lane), kind: one(band.kind) };
-  return colourOf(facts, by)(piece, 0);
-}
-
-/** What of a piece tells its bands' colours. */
-type Told = Pick<Piece, "stack" | "size" | "lane" | "kind">;
-
 /** Which colour a band of a piece has. */
-export function colourOf(facts: Facts, by: ColourBy): (piece: Told, index: number) => number {
+export function colourOf(facts: Facts, by: ColourBy): (piece: Piece, index: number) => number {
   switch (by) {
     case "stack":
       // Where no stacks were recorded, sizes tell at least something apart.

@@ -79,10 +79,6 @@ export interface Facts {
   answer: string;
   verdict: Verdict | null;
   driver_remark: string;
-  /** Events and when they were, in microseconds; none where the recording has no times. */
-  clock: [number, number][];
-  /** Events at which a step began, and its number. */
-  steps: [number, number][];
 }
 
 export interface AllFacts {

@@ -8,7 +8,7 @@ import type { Growth } from "./facts";
 import { NEVER } from "./run";
 import { freeRuns, segmentsAt } from "./segments";
 import type { Side, State } from "./state";
-import { element, made, soon } from "./state";
+import { element, made } from "./state";
 import { bytes, number, plural, stackName } from "./words";
 
 const ROWS = 60;
@@ -48,7 +48,7 @@ export class Fragmentation {
   ask(): void {
     if (this.isAsked) return;
     this.isAsked = true;
-    soon(() => {
+    requestAnimationFrame(() => {
       this.isAsked = false;
       this.draw();
     });
@@ -65,7 +65,7 @@ export class Fragmentation {
     const { run, view, moment } = this.state.side;
     const values = levels(run, view, width, () => this.ask());
     const top = Math.max(1, values[3].reduce((most, value) => Math.max(most, value), 0)) * 1.12;
-    const frame = axes(context, run.facts, view, top);
+    const frame = axes(context, view, top);
     const colours = inks();
     context.fillStyle = colours.free;
     context.globalAlpha = 0.55;

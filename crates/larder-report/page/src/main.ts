@@ -6,7 +6,6 @@ import { Fragmentation } from "./fragmentation";
 import { Holders } from "./holders";
 import { SegmentMap } from "./map";
 import { Run } from "./run";
-import { showLegend } from "./legend";
 import { showSettings } from "./settings";
 import type { ColourBy, Side } from "./state";
 import { State, element, made } from "./state";
@@ -141,9 +140,6 @@ function controls(state: State): void {
   show();
 }
 
-/** With more allocations than this the rest waits for the first picture. */
-const LONG = 300_000;
-
 async function start(): Promise<void> {
   const { sides: all, version } = readFacts();
   const runs = all.map((facts, index) => new Run(facts, "ab"[index]));
@@ -160,7 +156,6 @@ async function start(): Promise<void> {
   theme(state);
   controls(state);
   element("made-by").textContent = `larder ${version}`;
-  const isLong = runs.some((run) => run.facts.allocations > LONG);
   const timelines = sides.map((side) => new Timeline(state, side, element("timelines")));
   showChosen(state);
   const first = timelines.map((timeline) => new Promise<void>((resolve) => (timeline.onFirst = resolve)));
@@ -170,10 +165,8 @@ async function start(): Promise<void> {
   requestAnimationFrame(() => {
     performance.mark("first-picture");
     document.documentElement.dataset.firstPicture = String(Math.round(performance.now()));
-    // A long run is put on the screen before the rest of it is unpacked; a short one is whole as it is loaded.
-    if (isLong) void rest(state);
+    void rest(state);
   });
-  if (!isLong) await rest(state);
 }
 
 /** All that can wait until there is something to see. */
@@ -182,7 +175,6 @@ async function rest(state: State): Promise<void> {
   const holders = new Holders(state);
   const fragmentation = new Fragmentation(state);
   showSettings(state);
-  await showLegend(state);
   const table = element("timeline-table");
   const show = () => table.replaceChildren(timelineTable(state.side));
   state.on(["side"], show);

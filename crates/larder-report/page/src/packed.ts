@@ -1,7 +1,5 @@
 // Reads the tables of numbers that the page was given: columns in base 128, deflated, as base64.
 
-import { inflateSync } from "fflate";
-
 export class Columns {
   private at = 0;
 
@@ -37,22 +35,17 @@ export class Columns {
   }
 }
 
-/** All of the page is read. */
-const loaded = new Promise<void>((resolve) => {
-  if (document.readyState !== "loading") resolve();
-  else addEventListener("DOMContentLoaded", () => resolve());
-});
+const pause = () => new Promise<void>((resolve) => setTimeout(resolve, 5));
 
 /** The table of this name. It may stand further down in the page than the browser has read. */
 export async function table(name: string, count: number): Promise<Columns> {
   let element = document.getElementById(name);
-  if (!element) {
-    await loaded;
+  while (!element && document.readyState === "loading") {
+    await pause();
     element = document.getElementById(name);
   }
   if (!element) throw new Error(`the page has no table ${name}`);
-  // At once and not as a stream, so that what is loaded is drawn whole before the browser says so.
-  return new Columns(inflateSync(decode(element.textContent ?? "")), count);
+  return new Columns(await inflate(decode(element.textContent ?? "")), count);
 }
 
 function decode(text: string): Uint8Array<ArrayBuffer> {
@@ -60,4 +53,9 @@ function decode(text: string): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(raw.length);
   for (let index = 0; index < raw.length; index++) bytes[index] = raw.charCodeAt(index);
   return bytes;
+}
+
+async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }

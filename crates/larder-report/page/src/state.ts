@@ -63,12 +63,6 @@ export class State {
   }
 }
 
-/** Does something before the next picture; at once while the page loads, so that who prints or photographs it as it is loaded gets all of it. */
-export function soon(what: () => void): void {
-  if (document.readyState === "complete") requestAnimationFrame(what);
-  else what();
-}
-
 export function element<T extends HTMLElement>(id: string): T {
   return document.getElementById(id) as T;
 }

@@ -8,7 +8,7 @@ import type { Layout } from "./layout";
 import { bandAt, bandNumber, layOut, stacked } from "./layout";
 import { levels } from "./levels";
 import type { Side, State } from "./state";
-import { element, made, soon } from "./state";
+import { element, made } from "./state";
 import { bytes, number } from "./words";
 
 /** How long after the last move the picture is laid out anew. */
@@ -79,7 +79,7 @@ export class Timeline {
   ask(): void {
     if (this.isAsked) return;
     this.isAsked = true;
-    soon(() => {
+    requestAnimationFrame(() => {
       this.isAsked = false;
       this.draw();
     });
@@ -94,7 +94,7 @@ export class Timeline {
     const rows = Math.round(height);
     const values = this.move(columns, rows) ?? this.paintAnew(columns, rows);
     this.putDown(context, columns, rows);
-    const frame = axes(context, this.side.run.facts, this.side.view, this.top);
+    const frame = axes(context, this.side.view, this.top);
     const colours = inks();
     line(context, frame, values[2], colours.reserved, 2);
     line(context, frame, values[1], colours.active, 1.2);
@@ -111,7 +111,7 @@ export class Timeline {
   private paintAnew(columns: number, height: number): Float64Array[] {
     const { run, view } = this.side;
     const values = levels(run, view, columns, () => this.redo());
-    this.top = this.highest(values, columns);
+    this.top = Math.max(1, values[2].reduce((most, value) => Math.max(most, value), 0)) * 1.08;
     this.layout = layOut(run, view, columns, () => this.redo());
     if (this.picture?.width !== columns || this.picture.height !== height) {
       this.picture = new ImageData(columns, height);
@@ -120,14 +120,6 @@ export class Timeline {
     const each = (view.to - view.from) / columns;
     this.painted = { from: view.from, each, columns, height, top: this.top };
     return values;
-  }
-
-  /** Two runs have one scale: that of the one that holds more in its window. */
-  private highest(values: Float64Array[], columns: number): number {
-    const others = this.state.sides.filter((side) => side !== this.side);
-    const all = [values, ...others.map(({ run, view }) => levels(run, view, columns, () => this.redo()))];
-    const most = all.flatMap(([, , reserved]) => reserved.reduce((most, value) => Math.max(most, value), 0));
-    return Math.max(1, ...most) * 1.08;
   }
 
   private redo(): void {
@@ -143,8 +135,6 @@ export class Timeline {
     const { painted, picture } = this;
     const { run, view } = this.side;
     const each = (view.to - view.from) / columns;
-    // The other run may have another scale by now.
-    if (this.state.sides.length > 1) return undefined;
     if (!painted || !picture || painted.columns !== columns || painted.height !== height) return undefined;
     if (Math.abs(painted.each - each) > each * 1e-6) return undefined;
     const shift = Math.round((view.from - painted.from) / each);
@@ -345,7 +335,7 @@ export class Timeline {
       this.whole = { columns, values: levels(run, whole, columns, () => undefined) };
     }
     const { values } = this.whole;
-    const top = Math.max(1, ...this.state.sides.map((side) => side.run.facts.peaks.reserved.bytes));
+    const top = Math.max(1, run.facts.peaks.reserved.bytes);
     const colours = inks();
     for (const [which, colour] of [[2, colours.grid], [1, colours.faint]] as const) {
       context.fillStyle = colour;
